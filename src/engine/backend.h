@@ -1,0 +1,34 @@
+/* What the engine runs steps on: the model, or in tests a script of token ids that stands in for it. */
+#ifndef GM_ENGINE_BACKEND_H
+#define GM_ENGINE_BACKEND_H
+
+#include "model/forward.h"
+
+typedef struct gm_backend gm_backend;
+struct gm_backend {
+    void *self;
+    /* as gm_model_step() and gm_model_logits() */
+    gm_status (*step)(void *self, const gm_batch *batch, gm_error *err);
+    gm_status (*logits)(void *self, int32_t out_begin, int32_t n_rows, float *logits, gm_error *err);
+};
+
+/* The model as a backend; the model is borrowed. */
+gm_backend gm_backend_from_model(gm_model *m);
+
+/* A backend without a model, for tests of everything above it: greedy decoding of a sequence gives, at output
+ * position i, script[i] of the script whose prompt's first token is its number (script_of = prompt[0] % n_scripts),
+ * and `end` after its last token. It checks the batch as the model would: positions follow on, pages and slots are
+ * in bounds and no two sequences of a step share one. */
+typedef struct gm_script {
+    const int32_t *tokens;
+    int32_t n;
+} gm_script;
+typedef struct gm_scripted gm_scripted;
+gm_scripted *gm_scripted_create(const gm_script *scripts, int32_t n_scripts, int32_t vocab_size, int32_t end,
+                                int32_t page_tokens, int32_t n_pages, int32_t n_slots);
+void gm_scripted_set_step_us(gm_scripted *s, int64_t us); /* each step takes this long (real time) */
+void gm_scripted_fail_after(gm_scripted *s, int64_t n_steps); /* the step after the next n fails; -1: never */
+gm_backend gm_scripted_backend(gm_scripted *s);
+void gm_scripted_destroy(gm_scripted *s);
+
+#endif
