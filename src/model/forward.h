@@ -6,18 +6,9 @@
 #ifndef GM_MODEL_FORWARD_H
 #define GM_MODEL_FORWARD_H
 
-#include "kv/kv_types.h"
+#include "ops/slice.h"
+#include "ops/tensor.h"
 #include "model/weights.h"
-
-/* One sequence's share of a step. */
-typedef struct gm_slice {
-    int32_t token_begin; /* first row of this slice in the flat arrays; slices follow one another without gaps */
-    gm_chunk_len n;      /* rows of this slice, >= 1 */
-    gm_pos begin;        /* tokens of the sequence already in the cache; 0 starts afresh (state is reset) */
-    const gm_page *pages; /* page table of the sequence: at least ceil((begin + n) / page_tokens) entries */
-    int32_t n_pages;
-    gm_slot slot; /* GM_SLOT_NONE where the model keeps no per-sequence state */
-} gm_slice;
 
 typedef struct gm_batch {
     const int32_t *token_ids; /* [n_tokens] */
@@ -27,9 +18,6 @@ typedef struct gm_batch {
     const int32_t *out_rows; /* [n_out] rows of the flat batch whose final hidden state is wanted, ascending */
     int32_t n_out;
 } gm_batch;
-
-typedef enum gm_act { GM_ACT_F32, GM_ACT_BF16 } gm_act;      /* precision of what enters a matrix product */
-typedef enum gm_kv_dtype { GM_KV_F32, GM_KV_BF16, GM_KV_FP8 } gm_kv_dtype;
 
 typedef struct gm_model_params {
     gm_act act;

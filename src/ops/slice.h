@@ -1,0 +1,65 @@
+/* The rows of a step by sequence: what the ops that read or write cache need to know of a batch. */
+#ifndef GM_OPS_SLICE_H
+#define GM_OPS_SLICE_H
+
+#include "kv/kv_types.h"
+
+/* One sequence's share of a step. */
+typedef struct gm_slice {
+    int32_t token_begin;  /* first row of this slice in the flat arrays; slices follow one another without gaps */
+    gm_chunk_len n;       /* rows of this slice, >= 1 */
+    gm_pos begin;         /* tokens of the sequence already in the cache; 0 starts afresh (state is reset) */
+    const gm_page *pages; /* page table of the sequence: at least ceil((begin + n) / page_tokens) entries */
+    int32_t n_pages;
+    gm_slot slot; /* GM_SLOT_NONE where the model keeps no per-sequence state */
+} gm_slice;
+
+/* All rows of a step, prepared once: row r is token pos[r] of slices[slice_of[r]]. */
+typedef struct gm_rows {
+    int32_t n_rows;
+    const gm_pos *pos;        /* [n_rows] */
+    const int32_t *slice_of;  /* [n_rows] */
+    const gm_slice *slices;
+    int32_t n_slices;
+} gm_rows;
+
+typedef enum gm_kv_dtype { GM_KV_F32, GM_KV_BF16, GM_KV_FP8 } gm_kv_dtype;
+
+/* The latent rows of one layer in page-addressed memory: row of token p of a page table t starts at
+ *   base + ((int64)t[p / page_tokens].id * page_tokens + p % page_tokens) * row_bytes.
+ * Row: F32 or BF16: d_latent values, then d_rope values.
+ *      FP8: d_latent E4M3 codes, ceil(d_latent / 128) FP32 scales (unaligned), then d_rope BF16 values;
+ *           scale = max(amax / 448, FLT_MIN) of its 128 values; the rotary part is never quantised. */
+typedef struct gm_latent_cache {
+    uint8_t *base;
+    int32_t n_pages, page_tokens;
+    gm_kv_dtype dtype;
+    int32_t d_latent, d_rope;
+    int64_t row_bytes;
+} gm_latent_cache;
+
+/* The pooled index keys of one layer: key of pool q (tokens q*pool .. q*pool+pool-1), keys_per_page = page_tokens /
+ * pool, starts at base + ((int64)t[q / keys_per_page].id * keys_per_page + q % keys_per_page) * key_bytes.
+ * Key: F32 or BF16: d values. FP8: d codes, then one FP32 scale (unaligned), a power of two:
+ *      2^ceil(log2(max(amax, 1e-4) / 448)). */
+typedef struct gm_index_cache {
+    uint8_t *base;
+    int32_t n_pages, page_tokens, pool;
+    gm_kv_dtype dtype;
+    int32_t d;
+    int64_t key_bytes;
+} gm_index_cache;
+
+static inline int64_t gm_latent_row_bytes(gm_kv_dtype t, int32_t d_latent, int32_t d_rope)
+{
+    if (t == GM_KV_F32) return 4 * ((int64_t)d_latent + d_rope);
+    if (t == GM_KV_BF16) return 2 * ((int64_t)d_latent + d_rope);
+    return d_latent + 4 * (((int64_t)d_latent + 127) / 128) + 2 * (int64_t)d_rope;
+}
+
+static inline int64_t gm_index_key_bytes(gm_kv_dtype t, int32_t d)
+{
+    return t == GM_KV_F32 ? 4 * (int64_t)d : t == GM_KV_BF16 ? 2 * (int64_t)d : (int64_t)d + 4;
+}
+
+#endif
