@@ -2,6 +2,7 @@
 #ifndef GM_OPS_SLICE_H
 #define GM_OPS_SLICE_H
 
+#include "config/kv_dtype.h"
 #include "kv/kv_types.h"
 
 /* One sequence's share of a step. */
@@ -22,8 +23,6 @@ typedef struct gm_rows {
     const gm_slice *slices;
     int32_t n_slices;
 } gm_rows;
-
-typedef enum gm_kv_dtype { GM_KV_F32, GM_KV_BF16, GM_KV_FP8 } gm_kv_dtype;
 
 /* The latent rows of one layer in page-addressed memory: row of token p of a page table t starts at
  *   base + ((int64)t[p / page_tokens].id * page_tokens + p % page_tokens) * row_bytes.
@@ -49,17 +48,5 @@ typedef struct gm_index_cache {
     int32_t d;
     int64_t key_bytes;
 } gm_index_cache;
-
-static inline int64_t gm_latent_row_bytes(gm_kv_dtype t, int32_t d_latent, int32_t d_rope)
-{
-    if (t == GM_KV_F32) return 4 * ((int64_t)d_latent + d_rope);
-    if (t == GM_KV_BF16) return 2 * ((int64_t)d_latent + d_rope);
-    return d_latent + 4 * (((int64_t)d_latent + 127) / 128) + 2 * (int64_t)d_rope;
-}
-
-static inline int64_t gm_index_key_bytes(gm_kv_dtype t, int32_t d)
-{
-    return t == GM_KV_F32 ? 4 * (int64_t)d : t == GM_KV_BF16 ? 2 * (int64_t)d : (int64_t)d + 4;
-}
 
 #endif
