@@ -62,7 +62,6 @@ typedef struct gm_model_config {
     float routed_scale;
     bool norm_topk;
     float swiglu_limit; /* 0: no clamp */
-    bool group_mask_zero; /* experts of groups that lost take part with score 0 instead of -inf (glm_moe_dsa) */
 
     /* residual streams (mHC); n_streams == 1: plain residual */
     int32_t n_streams, sinkhorn_iters;
