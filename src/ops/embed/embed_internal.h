@@ -1,0 +1,8 @@
+/* The variants of embed: items are rows. */
+#ifndef GM_OPS_EMBED_INTERNAL_H
+#define GM_OPS_EMBED_INTERNAL_H
+#include "ops/embed/embed.h"
+#include "ops/variant.h"
+
+gm_items_fn gm_embed_ref;
+#endif

@@ -1,0 +1,39 @@
+#include "ops/index_append/index_append_internal.h"
+
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_index_append_ref, NULL, NULL};
+
+/* Afterwards the tail is the same as if the tokens had come one by one: the last `pool` of them, each in its row. It
+ * is written when all keys are, for they read the tail of the steps before. */
+static void write_tails(void *ctx, int64_t begin, int64_t end, int worker)
+{
+    (void)worker;
+    const gm_index_append_args *a = ctx;
+    int32_t pool = a->cache.pool, d = a->cache.d;
+    for (int64_t i = begin; i < end; i++) {
+        const gm_slice *s = &a->rows->slices[i];
+        float *tail = (float *)(a->tail + s->slot.id * a->slot_stride);
+        int32_t first = s->n.tok > pool ? s->n.tok - pool : 0;
+        for (int32_t t = first; t < s->n.tok; t++) {
+            int64_t r = s->token_begin + t;
+            float *to = tail + (int64_t)(a->rows->pos[r].tok % pool) * 2 * d;
+            for (int32_t c = 0; c < d; c++) {
+                float k = a->k[r * a->ldk + c], e = a->e[r * a->lde + c];
+                to[c] = a->bf16 ? gm_round_bf16(k) : k;
+                to[d + c] = a->bf16 ? gm_round_bf16(e) : e;
+            }
+        }
+    }
+}
+
+void gm_index_append(const gm_index_append_args *a)
+{
+    const gm_index_cache *c = &a->cache;
+    GM_ASSERT(c->d > 0 && c->d <= GM_INDEX_D_MAX && c->pool >= 1 && c->pool <= GM_INDEX_POOL_MAX);
+    GM_ASSERT(c->page_tokens % c->pool == 0 && c->key_bytes >= gm_index_key_bytes(c->dtype, c->d));
+    GM_ASSERT(a->e ? a->ape && a->tail : c->pool == 1);
+    gm_op_run(GM_OP_index_append, a->dev, VARIANTS, a, a->rows->n_rows, gm_grain((int64_t)c->d * 16));
+    if (!a->tail || !a->e) return;
+    for (int32_t i = 0; i < a->rows->n_slices; i++) GM_ASSERT(a->rows->slices[i].slot.id >= 0);
+    gm_device_parallel(a->dev, a->rows->n_slices, gm_grain((int64_t)c->d * c->pool * 2), write_tails,
+                       (void *)(uintptr_t)a);
+}

@@ -1,0 +1,8 @@
+/* The variants of layernorm: items are rows. */
+#ifndef GM_OPS_LAYERNORM_INTERNAL_H
+#define GM_OPS_LAYERNORM_INTERNAL_H
+#include "ops/layernorm/layernorm.h"
+#include "ops/variant.h"
+
+gm_items_fn gm_layernorm_ref;
+#endif
