@@ -193,7 +193,6 @@ static void distribution(void **state)
     softmax(xd, V, 2.5, p);
     expect_shares(x, V, USED, a, 2, p);
 
-    /* the values are (i * 7 % 21) * 0.15 in threes: 0, 1.05 and 2.1 */
     a = plain(NULL);
     float y[8] = {1, 4, 3, 2, 0, 3, -1, NAN};
     double yd[8] = {-INFINITY, 4, 3, -INFINITY, -INFINITY, 3, -INFINITY, -INFINITY};
