@@ -86,6 +86,7 @@ gm_footprint gm_footprint_compute(const gm_model_config *c, const gm_footprint_p
     }
     if (c->index_pool > 1) f.tail_bytes = (int64_t)c->index_pool * 2 * c->index_d_head * elem;
     f.slot_bytes = f.n_kda * (f.state_bytes + f.conv_bytes) + f.n_index * f.tail_bytes;
+    f.slot_bytes = (f.slot_bytes + 63) / 64 * 64; /* slots start on cache lines */
     count_params(&f, c);
     return f;
 }

@@ -197,7 +197,7 @@ static const float *bind_scale(binder *b, const char *weight, int64_t rows, int6
 {
     int64_t shape[2] = {(rows + 127) / 128, (cols + 127) / 128};
     tensor_name n = named("%s_scale_inv", weight);
-    if (!b->w->checkpoint) return invent(b, n.text, GM_ST_F32, GM_FILL_ONES, cols, shape, 2).data;
+    if (!b->w->checkpoint) return invent(b, n.text, GM_ST_F32, GM_FILL_SCALE, cols, shape, 2).data;
     if (!gm_checkpoint_find(b->w->checkpoint, n.text)) {
         b->st = gm_fail(b->err, GM_EFORMAT, "tensor %s is F8_E4M3, but its scale %s is missing", weight, n.text);
         return NULL;

@@ -7,6 +7,9 @@
 #include "base/rng.h"
 #include "model/model_internal.h"
 
+/* FP8 codes are spread over E4M3's normal range; the block scales bring them down. */
+#define FP8_SPREAD 16.0f
+
 typedef struct fill_job {
     void *data;
     gm_st_dtype dtype;
@@ -28,9 +31,10 @@ static float value(const fill_job *j, int64_t i)
     case GM_FILL_ONES: return 1.0f + 0.05f * u;
     case GM_FILL_BIAS: return 0.05f * u;
     case GM_FILL_A_LOG: return logf(4.5f + 2.0f * u); /* 1 .. 8 */
+    case GM_FILL_SCALE: return j->scale / FP8_SPREAD;
     case GM_FILL_MATRIX: break;
     }
-    return u * j->scale;
+    return u * (j->dtype == GM_ST_F8_E4M3 ? FP8_SPREAD : j->scale);
 }
 
 static void fill_range(void *ctx, int64_t begin, int64_t end, int worker)
