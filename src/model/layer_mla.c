@@ -69,7 +69,7 @@ static void append_index_keys(gm_model *m, int32_t layer, const gm_indexer_weigh
     const gm_model_config *c = m->c;
     const gm_scratch_mla *s = &m->mla;
     const int64_t di = c->index_d_head;
-    const bool bf16 = m->act == GM_ACT_BF16;
+    const bool bf16 = m->act == GM_ACT_BF16, pooled = c->index_pool > 1; /* the average over one key is the key */
     gm_model_linear(m, &w->wk, m->x, c->d_model, s->ik, di, m->act);
     gm_layernorm(&(gm_layernorm_args){.x = s->ik,
                                       .y = s->ik,
@@ -83,13 +83,13 @@ static void append_index_keys(gm_model *m, int32_t layer, const gm_indexer_weigh
                                       .round_bf16 = bf16,
                                       .dev = m->dev});
     rotate(m, s->ik, di, di, 1); /* the first d_rope values */
-    if (c->index_compress) gm_model_linear(m, &w->pool_gate, m->x, c->d_model, s->ie, di, m->act);
+    if (pooled) gm_model_linear(m, &w->pool_gate, m->x, c->d_model, s->ie, di, m->act);
     gm_index_append(&(gm_index_append_args){.k = s->ik,
-                                            .e = c->index_compress ? s->ie : NULL,
-                                            .ape = c->index_compress ? w->pool_ape : NULL,
+                                            .e = pooled ? s->ie : NULL,
+                                            .ape = pooled ? w->pool_ape : NULL,
                                             .ldk = di,
                                             .lde = di,
-                                            .tail = c->index_pool > 1 ? m->slots + m->tail_at[layer] : NULL,
+                                            .tail = pooled ? m->slots + m->tail_at[layer] : NULL,
                                             .slot_stride = m->foot.slot_bytes,
                                             .rows = &m->rows,
                                             .cache = index_cache(m, layer),

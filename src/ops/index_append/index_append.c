@@ -11,15 +11,14 @@ static void write_tails(void *ctx, int64_t begin, int64_t end, int worker)
     int32_t pool = a->cache.pool, d = a->cache.d;
     for (int64_t i = begin; i < end; i++) {
         const gm_slice *s = &a->rows->slices[i];
-        float *tail = (float *)(a->tail + s->slot.id * a->slot_stride);
+        uint8_t *tail = a->tail + s->slot.id * a->slot_stride;
         int32_t first = s->n.tok > pool ? s->n.tok - pool : 0;
         for (int32_t t = first; t < s->n.tok; t++) {
             int64_t r = s->token_begin + t;
-            float *to = tail + (int64_t)(a->rows->pos[r].tok % pool) * 2 * d;
+            int64_t to = (int64_t)(a->rows->pos[r].tok % pool) * 2 * d;
             for (int32_t c = 0; c < d; c++) {
-                float k = a->k[r * a->ldk + c], e = a->e[r * a->lde + c];
-                to[c] = a->bf16 ? gm_round_bf16(k) : k;
-                to[d + c] = a->bf16 ? gm_round_bf16(e) : e;
+                gm_index_tail_store(tail, to + c, a->k[r * a->ldk + c], a->bf16);
+                gm_index_tail_store(tail, to + d + c, a->e[r * a->lde + c], a->bf16);
             }
         }
     }

@@ -28,7 +28,7 @@ static void store_key(const gm_index_cache *c, uint8_t *to, const float *key)
 static void pool_key(const gm_index_append_args *a, const gm_slice *s, int64_t r, float *key)
 {
     int32_t pool = a->cache.pool, d = a->cache.d, p = a->rows->pos[r].tok;
-    const float *tail = a->tail ? (const float *)(a->tail + s->slot.id * a->slot_stride) : NULL;
+    const uint8_t *tail = a->tail ? a->tail + s->slot.id * a->slot_stride : NULL;
     for (int32_t c = 0; c < d; c++) {
         float k[GM_INDEX_POOL_MAX], e[GM_INDEX_POOL_MAX], max = -INFINITY, sum = 0, out = 0;
         for (int32_t j = 0; j < pool; j++) {
@@ -38,8 +38,8 @@ static void pool_key(const gm_index_append_args *a, const gm_slice *s, int64_t r
                 k[j] = a->bf16 ? gm_round_bf16(kj) : kj;
                 e[j] = a->bf16 ? gm_round_bf16(ej) : ej;
             } else {
-                k[j] = tail[(int64_t)j * 2 * d + c];
-                e[j] = tail[(int64_t)j * 2 * d + d + c];
+                k[j] = gm_index_tail_load(tail, (int64_t)j * 2 * d + c, a->bf16);
+                e[j] = gm_index_tail_load(tail, (int64_t)j * 2 * d + d + c, a->bf16);
             }
             e[j] += a->ape[(int64_t)j * d + c];
             if (e[j] > max) max = e[j];
