@@ -31,6 +31,13 @@ void gm_variant_note(gm_op op, gm_isa isa);
 /* One variant of an op: compute items begin .. end-1 of what args describe. */
 typedef void gm_items_fn(const void *args, int64_t begin, int64_t end, int worker);
 
+/* A variant that exists on x86-64 only. */
+#if defined(__x86_64__)
+#define GM_X86(fn) (fn)
+#else
+#define GM_X86(fn) NULL
+#endif
+
 /* The best variant that is not above the device's instruction set; noted. */
 gm_isa gm_variant_pick(gm_op op, const gm_device *dev, gm_items_fn *const table[GM_N_ISA]);
 /* Pick a variant and spread n items over the device's threads. */

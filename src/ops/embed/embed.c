@@ -1,6 +1,6 @@
 #include "ops/embed/embed_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_embed_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_embed_ref, GM_X86(gm_embed_avx2), GM_X86(gm_embed_avx512)};
 
 void gm_embed(const gm_embed_args *a)
 {

@@ -4,5 +4,5 @@
 #include "ops/embed/embed.h"
 #include "ops/variant.h"
 
-gm_items_fn gm_embed_ref;
+gm_items_fn gm_embed_ref, gm_embed_avx2, gm_embed_avx512;
 #endif

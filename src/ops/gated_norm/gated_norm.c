@@ -1,6 +1,6 @@
 #include "ops/gated_norm/gated_norm_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_gated_norm_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_gated_norm_ref, GM_X86(gm_gated_norm_avx2), GM_X86(gm_gated_norm_avx512)};
 
 void gm_gated_norm(const gm_gated_norm_args *a)
 {

@@ -4,5 +4,5 @@
 #include "ops/gated_norm/gated_norm.h"
 #include "ops/variant.h"
 
-gm_items_fn gm_gated_norm_ref;
+gm_items_fn gm_gated_norm_ref, gm_gated_norm_avx2, gm_gated_norm_avx512;
 #endif

@@ -1,6 +1,6 @@
 #include "ops/index_append/index_append_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_index_append_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_index_append_ref, GM_X86(gm_index_append_avx2), GM_X86(gm_index_append_avx512)};
 
 /* Afterwards the tail is the same as if the tokens had come one by one: the last `pool` of them, each in its row. It
  * is written when all keys are, for they read the tail of the steps before. */

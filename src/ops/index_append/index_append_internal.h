@@ -29,5 +29,5 @@ static inline void gm_index_tail_store(uint8_t *tail, int64_t i, float f, bool b
 }
 
 /* args: gm_index_append_args; items: rows. A row that completes a pool writes its key; others do nothing. */
-gm_items_fn gm_index_append_ref;
+gm_items_fn gm_index_append_ref, gm_index_append_avx2, gm_index_append_avx512;
 #endif

@@ -1,6 +1,6 @@
 #include "ops/kda_conv/kda_conv_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_kda_conv_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_kda_conv_ref, GM_X86(gm_kda_conv_avx2), GM_X86(gm_kda_conv_avx512)};
 
 void gm_kda_conv(const gm_kda_conv_args *a)
 {

@@ -7,5 +7,5 @@
 
 enum { GM_KDA_CONV_BLOCK = 256, GM_KDA_TAPS_MAX = 8 };
 
-gm_items_fn gm_kda_conv_ref;
+gm_items_fn gm_kda_conv_ref, gm_kda_conv_avx2, gm_kda_conv_avx512;
 #endif

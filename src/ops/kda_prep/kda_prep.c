@@ -1,6 +1,6 @@
 #include "ops/kda_prep/kda_prep_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_kda_prep_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_kda_prep_ref, GM_X86(gm_kda_prep_avx2), GM_X86(gm_kda_prep_avx512)};
 
 void gm_kda_prep(const gm_kda_prep_args *a)
 {

@@ -4,5 +4,5 @@
 #include "ops/kda_prep/kda_prep.h"
 #include "ops/variant.h"
 
-gm_items_fn gm_kda_prep_ref;
+gm_items_fn gm_kda_prep_ref, gm_kda_prep_avx2, gm_kda_prep_avx512;
 #endif

@@ -1,6 +1,6 @@
 #include "ops/kda_scan/kda_scan_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_kda_scan_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_kda_scan_ref, GM_X86(gm_kda_scan_avx2), GM_X86(gm_kda_scan_avx512)};
 
 void gm_kda_scan(const gm_kda_scan_args *a)
 {

@@ -7,7 +7,7 @@
 
 enum { GM_KDA_SCAN_COLS = 32, GM_KDA_HEAD_MAX = 256 };
 
-gm_items_fn gm_kda_scan_ref;
+gm_items_fn gm_kda_scan_ref, gm_kda_scan_avx2, gm_kda_scan_avx512;
 
 static inline int64_t gm_kda_scan_blocks(const gm_kda_scan_args *a)
 {

@@ -1,6 +1,6 @@
 #include "ops/kv_append/kv_append_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_kv_append_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_kv_append_ref, GM_X86(gm_kv_append_avx2), GM_X86(gm_kv_append_avx512)};
 
 void gm_kv_append(const gm_kv_append_args *a)
 {

@@ -4,5 +4,5 @@
 #include "ops/kv_append/kv_append.h"
 #include "ops/variant.h"
 
-gm_items_fn gm_kv_append_ref;
+gm_items_fn gm_kv_append_ref, gm_kv_append_avx2, gm_kv_append_avx512;
 #endif

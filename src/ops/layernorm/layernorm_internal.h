@@ -4,5 +4,5 @@
 #include "ops/layernorm/layernorm.h"
 #include "ops/variant.h"
 
-gm_items_fn gm_layernorm_ref;
+gm_items_fn gm_layernorm_ref, gm_layernorm_avx2, gm_layernorm_avx512;
 #endif

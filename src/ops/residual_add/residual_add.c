@@ -1,6 +1,6 @@
 #include "ops/residual_add/residual_add_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_residual_add_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_residual_add_ref, GM_X86(gm_residual_add_avx2), GM_X86(gm_residual_add_avx512)};
 
 void gm_residual_add(const gm_residual_add_args *a)
 {

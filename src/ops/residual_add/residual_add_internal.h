@@ -4,5 +4,5 @@
 #include "ops/residual_add/residual_add.h"
 #include "ops/variant.h"
 
-gm_items_fn gm_residual_add_ref;
+gm_items_fn gm_residual_add_ref, gm_residual_add_avx2, gm_residual_add_avx512;
 #endif

@@ -1,6 +1,6 @@
 #include "ops/rmsnorm/rmsnorm_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_rmsnorm_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_rmsnorm_ref, GM_X86(gm_rmsnorm_avx2), GM_X86(gm_rmsnorm_avx512)};
 
 void gm_rmsnorm(const gm_rmsnorm_args *a)
 {

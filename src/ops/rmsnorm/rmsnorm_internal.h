@@ -4,5 +4,5 @@
 #include "ops/rmsnorm/rmsnorm.h"
 #include "ops/variant.h"
 
-gm_items_fn gm_rmsnorm_ref;
+gm_items_fn gm_rmsnorm_ref, gm_rmsnorm_avx2, gm_rmsnorm_avx512;
 #endif

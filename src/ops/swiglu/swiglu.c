@@ -1,6 +1,6 @@
 #include "ops/swiglu/swiglu_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_swiglu_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_swiglu_ref, GM_X86(gm_swiglu_avx2), GM_X86(gm_swiglu_avx512)};
 
 void gm_swiglu(const gm_swiglu_args *a)
 {

@@ -6,6 +6,6 @@
 
 enum { GM_SWIGLU_SPAN = 512 };
 
-gm_items_fn gm_swiglu_ref;
+gm_items_fn gm_swiglu_ref, gm_swiglu_avx2, gm_swiglu_avx512;
 gm_items_fn *gm_swiglu_of(gm_isa isa); /* for the experts */
 #endif

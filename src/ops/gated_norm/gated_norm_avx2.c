@@ -1,0 +1,1 @@
+#include "ops/gated_norm/gated_norm_simd.h"

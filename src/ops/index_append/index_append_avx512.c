@@ -1,0 +1,1 @@
+#include "ops/index_append/index_append_simd.h"

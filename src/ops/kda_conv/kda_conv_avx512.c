@@ -1,0 +1,1 @@
+#include "ops/kda_conv/kda_conv_simd.h"

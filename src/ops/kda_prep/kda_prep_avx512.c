@@ -1,0 +1,1 @@
+#include "ops/kda_prep/kda_prep_simd.h"

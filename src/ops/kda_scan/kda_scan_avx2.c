@@ -1,0 +1,1 @@
+#include "ops/kda_scan/kda_scan_simd.h"

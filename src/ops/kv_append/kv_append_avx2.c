@@ -1,0 +1,1 @@
+#include "ops/kv_append/kv_append_simd.h"

@@ -1,0 +1,1 @@
+#include "ops/layernorm/layernorm_simd.h"

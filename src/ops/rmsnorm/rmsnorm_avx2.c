@@ -1,0 +1,1 @@
+#include "ops/rmsnorm/rmsnorm_simd.h"

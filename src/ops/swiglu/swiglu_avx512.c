@@ -1,0 +1,1 @@
+#include "ops/swiglu/swiglu_simd.h"
