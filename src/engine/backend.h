@@ -17,8 +17,15 @@ gm_backend gm_backend_from_model(gm_model *m);
 
 /* A backend without a model, for tests of everything above it: greedy decoding of a sequence gives, at output
  * position i, script[i] of the script whose prompt's first token is its number (script_of = prompt[0] % n_scripts),
- * and `end` after its last token. It checks the batch as the model would: positions follow on, pages and slots are
- * in bounds and no two sequences of a step share one. */
+ * and `end` after its last token. Other ids get small logits that depend on the position, so that log-probabilities
+ * and sampling have something to work on.
+ *
+ * It keeps token ids in the pages, as the model keeps latents, and checks each step as the model would: positions
+ * follow on, ids, pages and slots are in bounds, no two sequences of a step share one, and what a sequence stored
+ * earlier is still there. A breach is GM_EINTERNAL and says what it was.
+ *
+ * Where output begins it tells from the tokens: the longest end of the sequence that is a beginning of the script is
+ * output. So a prompt should not end like its script begins. */
 typedef struct gm_script {
     const int32_t *tokens;
     int32_t n;
@@ -28,6 +35,9 @@ gm_scripted *gm_scripted_create(const gm_script *scripts, int32_t n_scripts, int
                                 int32_t page_tokens, int32_t n_pages, int32_t n_slots);
 void gm_scripted_set_step_us(gm_scripted *s, int64_t us); /* each step takes this long (real time) */
 void gm_scripted_fail_after(gm_scripted *s, int64_t n_steps); /* the step after the next n fails; -1: never */
+void gm_scripted_fail_count(gm_scripted *s, int64_t n_steps);  /* that many fail then in a row; 1 at first */
+void gm_scripted_set_margin(gm_scripted *s, float margin); /* of the script's logit over the others; 20 at first */
+int64_t gm_scripted_steps(const gm_scripted *s); /* steps so far; not while one may be running */
 gm_backend gm_scripted_backend(gm_scripted *s);
 void gm_scripted_destroy(gm_scripted *s);
 

@@ -10,6 +10,7 @@
 
 #include "config/model_config.h"
 #include "engine/backend.h"
+#include "sched/policy.h"
 
 typedef struct gm_engine gm_engine;
 typedef uint64_t gm_request_id; /* never 0, never reused */
@@ -113,8 +114,6 @@ typedef struct gm_submit {
     gm_event_sink sink;
 } gm_submit;
 
-typedef enum gm_sched_policy { GM_POLICY_FCFS, GM_POLICY_PRIORITY } gm_sched_policy;
-
 typedef struct gm_engine_params {
     int32_t eos[GM_EOS_MAX], n_eos;
     int32_t vocab_size;   /* rows of the logits */
@@ -130,7 +129,7 @@ typedef struct gm_engine_params {
     int32_t queued_reqs_max;   /* -1: no limit */
     int64_t queued_tokens_max; /* -1: no limit */
     int32_t page_tokens, n_pages, n_slots; /* n_slots 0: the model keeps no state */
-    uint64_t seed;
+    uint64_t seed; /* of requests without one; ranks that serve together need different ones */
     bool alloc_guard; /* abort on an allocation within a step (debug builds) */
 } gm_engine_params;
 
@@ -140,9 +139,14 @@ gm_status gm_engine_create(gm_engine **out, const gm_engine_params *p, gm_backen
 void gm_engine_destroy(gm_engine *e);
 
 /* GM_ECAPACITY: a queue limit is reached (the message says which). GM_EARG: the request can never run (longer
- * than the model length or than the whole cache); the message says why. */
+ * than the model length or than the whole cache) or a parameter is out of bounds; the message says why. GM_ECANCELED:
+ * the engine is draining. GM_EDEVICE: the device failed for good. GM_ENOMEM: no memory for the request.
+ * max_tokens is cut to what the model length leaves. *id is set before the first event. */
 gm_status gm_engine_submit(gm_engine *e, const gm_submit *s, gm_request_id *id, gm_error *err);
-/* Unknown and finished ids are ignored. */
+/* Whether submit would take a request now as far as queue limits, draining and the device go (same answers): to be
+ * asked before a prompt is tokenized, so that a full server refuses cheaply. */
+gm_status gm_engine_has_room(gm_engine *e, gm_error *err);
+/* Unknown and finished ids are ignored. Takes effect between two steps; pages and slot are free at once then. */
 void gm_engine_cancel(gm_engine *e, gm_request_id id);
 
 /* Stop taking requests (submit answers GM_ECANCELED), let the others go on for up to drain_s seconds, cancel the rest. */
@@ -159,7 +163,7 @@ typedef struct gm_histogram {
 } gm_histogram;
 
 typedef struct gm_engine_stats {
-    int32_t running, waiting;
+    int32_t running, waiting; /* waiting: those not yet taken up by the engine thread included */
     int32_t pages_total, pages_used, slots_total, slots_used;
     int64_t prompt_tokens, generation_tokens, preemptions, steps;
     int64_t computed_prompt_tokens; /* recomputation after preemption included */
@@ -167,6 +171,9 @@ typedef struct gm_engine_stats {
     int64_t last_step_us; /* gm_now_us() at the end of the last step; 0: none yet */
     bool dead;            /* the device failed for good */
     char dead_reason[256];
+    /* itl_s: each token event after the first of its request; iteration_tokens: each step; the others at most once
+     * a request, when it ends, whatever the reason; those that need a first token only where there was one. The
+     * bounds live as long as the engine. */
     gm_histogram queue_s, prefill_s, decode_s, inference_s, e2e_s, itl_s, tpot_s, iteration_tokens;
     gm_histogram prompt_len, generation_len, max_tokens_param, prefill_computed, preemptions_per_req;
 } gm_engine_stats;
