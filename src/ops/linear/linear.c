@@ -1,6 +1,6 @@
 #include "ops/linear/linear_internal.h"
 
-static const gm_linear_impl *const IMPLS[GM_N_ISA] = {&gm_linear_impl_ref, NULL, NULL};
+static const gm_linear_impl *const IMPLS[GM_N_ISA] = {&gm_linear_impl_ref, GM_X86(&gm_linear_impl_avx2), NULL};
 
 const gm_linear_impl *gm_linear_impl_of(gm_isa isa, gm_isa *found)
 {
