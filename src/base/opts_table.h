@@ -1,0 +1,229 @@
+/* The one table of settings. A row is
+ *   X(field, TYPE, "flag", "aliases", GROUP, "unit", "default", low, high, "choices", COMMANDS, "help")
+ * and is all that a setting needs: the member of gm_settings, the flag, its check and its line in --help.
+ *
+ * TYPE: BOOL (also --no-flag), INT, HUMAN (an integer with a k/m/g/t or K/M/G/T suffix), FLOAT, STR, LIST (several words
+ * or commas), JSON (one value, or dotted keys). A choice is a STR with "a|b|c". Bounds apply where low <= high. A default
+ * of "" means none: 0, NULL. Words in `choices` of a number are accepted beside digits ("auto" is -1). */
+#ifndef GM_BASE_OPTS_TABLE_H
+#define GM_BASE_OPTS_TABLE_H
+
+#define GM_OPT_TABLE(X)                                                                                                \
+    /* model */                                                                                                        \
+    X(model, STR, "model", "", MODEL, "folder", "", 1, 0, "", ALL, "checkpoint folder; also the first plain word")     \
+    X(tokenizer, STR, "tokenizer", "", MODEL, "folder", "", 1, 0, "", RUN,                                             \
+      "where tokenizer.json is, if not in the checkpoint folder")                                                      \
+    X(skip_tokenizer_init, BOOL, "skip-tokenizer-init", "", MODEL, "", "false", 1, 0, "", SERVE,                       \
+      "no tokenizer: prompts and answers are token ids only")                                                          \
+    X(served_model_name, LIST, "served-model-name", "", MODEL, "names", "", 1, 0, "", SERVE,                           \
+      "names that requests may use; answers and metrics carry the first (default: MODEL)")                             \
+    X(max_model_len, HUMAN, "max-model-len", "", MODEL, "tokens", "", -1, 1073741824, "auto", RUN,                     \
+      "prompt and output of one request together; auto or -1: the most that fits the cache (default: the checkpoint's)") \
+    X(dtype, STR, "dtype", "", MODEL, "", "auto", 1, 0, "auto|bfloat16|float32|float", RUN,                            \
+      "precision of activations entering matrix products; auto: bfloat16, as the checkpoints are stored")              \
+    X(load_format, STR, "load-format", "", MODEL, "", "auto", 1, 0, "auto|safetensors|dummy", RUN,                     \
+      "dummy: random weights of the right shapes, only config.json and the tokenizer are read")                        \
+    X(hf_overrides, JSON, "hf-overrides", "", MODEL, "JSON object", "", 1, 0, "", ALL, "merged into config.json")      \
+    X(mla_norm_eps, FLOAT, "mla-norm-eps", "", MODEL, "", "", 0, 1, "", RUN,                                           \
+      "epsilon of the norms of the latent query and key rows (default: what the published code uses)")                 \
+    X(seed, INT, "seed", "", MODEL, "", "0", 1, 0, "", RUN, "engine seed, for requests without one of their own")      \
+    X(generation_config, STR, "generation-config", "", MODEL, "", "auto", 1, 0, "", RUN,                               \
+      "default sampling values: auto (the checkpoint's generation_config.json), vllm (none), or a folder")             \
+    X(override_generation_config, JSON, "override-generation-config", "", MODEL, "JSON object", "", 1, 0, "", RUN,     \
+      "merged over the above; max_new_tokens here caps every request")                                                 \
+    X(max_logprobs, INT, "max-logprobs", "", MODEL, "tokens", "20", -1, 1073741824, "", SERVE,                         \
+      "most logprobs a request may ask for; -1: the whole vocabulary")                                                 \
+    X(logprobs_mode, STR, "logprobs-mode", "", MODEL, "", "raw_logprobs", 1, 0, "raw_logprobs", SERVE,                 \
+      "log-probabilities are those before penalties and temperature")                                                  \
+    /* device */                                                                                                       \
+    X(device, STR, "device", "", DEVICE, "", "cpu", 1, 0, "cpu", RUN, "where the model runs")                          \
+    X(cpu_isa, STR, "cpu-isa", "", DEVICE, "", "auto", 1, 0, "auto|reference|avx2|avx512", RUN,                        \
+      "instruction set of the CPU kernels; auto: the best this machine has")                                           \
+    X(threads, INT, "threads", "", DEVICE, "threads", "0", 0, 4096, "", RUN,                                           \
+      "worker threads of the device; 0: one for each processor we may use")                                            \
+    /* parallel */                                                                                                     \
+    X(tensor_parallel_size, INT, "tensor-parallel-size", "-tp", PARALLEL, "ranks", "1", 1, 65536, "", RUN,             \
+      "ranks that share each layer; only 1 for now")                                                                   \
+    X(pipeline_parallel_size, INT, "pipeline-parallel-size", "-pp", PARALLEL, "stages", "1", 1, 65536, "", RUN,        \
+      "groups of layers; only 1 for now")                                                                              \
+    X(data_parallel_size, INT, "data-parallel-size", "-dp", PARALLEL, "replicas", "1", 1, 65536, "", RUN,              \
+      "schedulers with a cache of their own; only 1 for now")                                                          \
+    X(enable_expert_parallel, BOOL, "enable-expert-parallel", "-ep", PARALLEL, "", "false", 1, 0, "", RUN,             \
+      "whole experts spread over the ranks; with one rank it changes nothing")                                         \
+    /* scheduler */                                                                                                    \
+    X(max_num_batched_tokens, HUMAN, "max-num-batched-tokens", "", SCHEDULER, "tokens", "", 1, 1073741824, "", RUN,    \
+      "token budget of one step (default: 2048, at least max-num-seqs, at most what can ever be in a step)")           \
+    X(max_num_seqs, INT, "max-num-seqs", "", SCHEDULER, "requests", "", 1, 65536, "", RUN,                             \
+      "most requests running at once (default: 256, or as many as state slots fit)")                                   \
+    X(long_prefill_token_threshold, HUMAN, "long-prefill-token-threshold", "", SCHEDULER, "tokens", "0", 0, 1073741824,\
+      "", SERVE, "most new tokens of one request in one step while others wait; 0: no limit")                          \
+    X(enable_chunked_prefill, BOOL, "enable-chunked-prefill", "", SCHEDULER, "", "true", 1, 0, "", SERVE,              \
+      "a prompt may be cut over several steps")                                                                        \
+    X(scheduling_policy, STR, "scheduling-policy", "", SCHEDULER, "", "fcfs", 1, 0, "fcfs|priority", SERVE,            \
+      "order of waiting requests: first come, or lowest priority number first")                                        \
+    X(scheduler_reserve_full_isl, BOOL, "scheduler-reserve-full-isl", "", SCHEDULER, "", "true", 1, 0, "", SERVE,      \
+      "admit a request only when its whole prompt fits the free pages")                                                \
+    X(watermark, FLOAT, "watermark", "", SCHEDULER, "share", "0.0", 0, 0.999, "", SERVE,                               \
+      "share of the pages kept free when a request is admitted")                                                       \
+    X(max_num_queued_reqs, INT, "max-num-queued-reqs", "", SCHEDULER, "requests", "-1", -1, 1073741824, "", SERVE,     \
+      "waiting and running together; above it requests get 503; -1: no limit")                                         \
+    X(max_num_queued_tokens, HUMAN, "max-num-queued-tokens", "", SCHEDULER, "tokens", "-1", -1, 1e15, "", SERVE,       \
+      "prompt tokens of requests without a first token; above it requests get 503; -1: no limit")                      \
+    X(stream_interval, INT, "stream-interval", "", SCHEDULER, "tokens", "1", 1, 1048576, "", SERVE,                    \
+      "tokens for each streamed chunk; the first and last are never held back")                                        \
+    /* cache */                                                                                                        \
+    X(kv_cache_dtype, STR, "kv-cache-dtype", "", CACHE, "", "auto", 1, 0, "auto|bfloat16|float32|fp8|fp8_e4m3", RUN,   \
+      "how cached rows are stored; auto: as --dtype")                                                                  \
+    X(kv_cache_memory_bytes, HUMAN, "kv-cache-memory-bytes", "", CACHE, "bytes", "", 0, 1e15, "", RUN,                 \
+      "size of the cache, pages and state slots together (CPU default: a quarter of the available memory, or what "    \
+      "max-num-seqs requests of max-model-len need if that is less)")                                                  \
+    X(num_gpu_blocks_override, INT, "num-gpu-blocks-override", "", CACHE, "pages", "", 1, 1073741824, "", RUN,         \
+      "exactly so many pages")                                                                                         \
+    X(gpu_memory_utilization, FLOAT, "gpu-memory-utilization", "", CACHE, "share", "0.92", 0.000001, 1, "", RUN,       \
+      "share of a GPU's memory; on a CPU it has no effect (see --kv-cache-memory-bytes)")                              \
+    X(block_size, INT, "block-size", "", CACHE, "tokens", "", 1, 65536, "", RUN,                                       \
+      "tokens of a page; must be what the model's layout gives")                                                       \
+    X(enable_prefix_caching, BOOL, "enable-prefix-caching", "", CACHE, "", "false", 1, 0, "", SERVE,                   \
+      "reuse of cached prompt prefixes; not available yet, every prompt is computed in full")                          \
+    /* frontend */                                                                                                     \
+    X(host, STR, "host", "", FRONTEND, "address", "", 1, 0, "", SERVE, "address to listen on (default: all)")          \
+    X(port, INT, "port", "", FRONTEND, "", "8000", 0, 65535, "", SERVE, "TCP port; 0: one chosen by the system")       \
+    X(uds, STR, "uds", "", FRONTEND, "path", "", 1, 0, "", SERVE, "listen on this Unix socket instead")                \
+    X(api_key, LIST, "api-key", "", FRONTEND, "keys", "", 1, 0, "", SERVE,                                             \
+      "keys, any of which opens all paths but /health, /ping, /version and /metrics")                                  \
+    X(allowed_origins, JSON, "allowed-origins", "", FRONTEND, "JSON list", "[\"*\"]", 1, 0, "", SERVE, "CORS origins") \
+    X(allowed_methods, JSON, "allowed-methods", "", FRONTEND, "JSON list", "[\"*\"]", 1, 0, "", SERVE, "CORS methods") \
+    X(allowed_headers, JSON, "allowed-headers", "", FRONTEND, "JSON list", "[\"*\"]", 1, 0, "", SERVE, "CORS headers") \
+    X(allow_credentials, BOOL, "allow-credentials", "", FRONTEND, "", "false", 1, 0, "", SERVE, "CORS credentials")    \
+    X(ssl_keyfile, STR, "ssl-keyfile", "", FRONTEND, "path", "", 1, 0, "", SERVE, "TLS key (PEM), with --ssl-certfile") \
+    X(ssl_certfile, STR, "ssl-certfile", "", FRONTEND, "path", "", 1, 0, "", SERVE, "TLS certificate chain (PEM)")     \
+    X(root_path, STR, "root-path", "", FRONTEND, "prefix", "", 1, 0, "", SERVE, "removed from paths before routing")   \
+    X(default_chat_template_kwargs, JSON, "default-chat-template-kwargs", "", FRONTEND, "JSON object", "", 1, 0, "",   \
+      RUN, "merged under a request's chat_template_kwargs")                                                            \
+    X(response_role, STR, "response-role", "", FRONTEND, "", "assistant", 1, 0, "", SERVE, "role of answers")          \
+    X(special_tokens_in_text, BOOL, "special-tokens-in-text", "", FRONTEND, "", "false", 1, 0, "", RUN,                \
+      "control tokens typed by users and tools act as such; off: they are ordinary text")                              \
+    X(enable_auto_tool_choice, BOOL, "enable-auto-tool-choice", "", FRONTEND, "", "true", 1, 0, "", SERVE,             \
+      "tool_choice auto is allowed; on by default here")                                                               \
+    X(tool_call_parser, STR, "tool-call-parser", "", FRONTEND, "", "glm47", 1, 0, "", SERVE,                           \
+      "glm45, glm47 (the same) or none; on by default when a tokenizer is loaded")                                     \
+    X(reasoning_parser, STR, "reasoning-parser", "", FRONTEND, "", "glm45", 1, 0, "", SERVE,                           \
+      "glm45, glm47 (the same) or none; on by default when a tokenizer is loaded")                                     \
+    X(reasoning_field, STR, "reasoning-field", "", FRONTEND, "", "reasoning", 1, 0, "reasoning|both", SERVE,           \
+      "both: also write reasoning_content, for older clients")                                                         \
+    X(exclude_tools_when_tool_choice_none, BOOL, "exclude-tools-when-tool-choice-none", "", FRONTEND, "", "false", 1, 0,\
+      "", SERVE, "with tool_choice none keep the tools out of the prompt")                                             \
+    X(return_tokens_as_token_ids, BOOL, "return-tokens-as-token-ids", "", FRONTEND, "", "false", 1, 0, "", SERVE,      \
+      "logprob tokens are written as token_id:N")                                                                      \
+    X(clamp_max_tokens, BOOL, "clamp-max-tokens", "", FRONTEND, "", "false", 1, 0, "", SERVE,                          \
+      "cut max_tokens to the rest of the context instead of refusing the request")                                     \
+    X(enable_request_id_headers, BOOL, "enable-request-id-headers", "", FRONTEND, "", "false", 1, 0, "", SERVE,        \
+      "send X-Request-Id back")                                                                                        \
+    X(enable_prompt_tokens_details, BOOL, "enable-prompt-tokens-details", "", FRONTEND, "", "false", 1, 0, "", SERVE,  \
+      "usage.prompt_tokens_details.cached_tokens")                                                                     \
+    X(enable_force_include_usage, BOOL, "enable-force-include-usage", "", FRONTEND, "", "false", 1, 0, "", SERVE,      \
+      "usage in every stream, at the end and in each chunk")                                                           \
+    X(enable_server_load_tracking, BOOL, "enable-server-load-tracking", "", FRONTEND, "", "false", 1, 0, "", SERVE,    \
+      "count requests for /load")                                                                                      \
+    X(sse_keep_alive, FLOAT, "sse-keep-alive", "", FRONTEND, "seconds", "0", 0, 86400, "", SERVE,                      \
+      "send a comment in silent streams this often; 0: never")                                                         \
+    X(max_request_bytes, HUMAN, "max-request-bytes", "", FRONTEND, "bytes", "32M", 1024, 1e10, "", SERVE,              \
+      "largest request body; above it 413")                                                                            \
+    X(max_connections, INT, "max-connections", "", FRONTEND, "", "8192", 1, 1048576, "", SERVE, "most open connections") \
+    X(health_step_timeout, FLOAT, "health-step-timeout", "", FRONTEND, "seconds", "30", 0, 1e6, "", SERVE,             \
+      "/health answers 503 when no step ended for this long while there is work; 0: never")                            \
+    X(shutdown_timeout, FLOAT, "shutdown-timeout", "", FRONTEND, "seconds", "0", 0, 1e6, "", SERVE,                    \
+      "on SIGINT or SIGTERM let running requests finish for this long; a second signal ends at once")                  \
+    /* logging */                                                                                                      \
+    X(enable_log_requests, BOOL, "enable-log-requests", "", LOGGING, "", "false", 1, 0, "", SERVE, "one line a request") \
+    X(disable_uvicorn_access_log, BOOL, "disable-uvicorn-access-log", "", LOGGING, "", "false", 1, 0, "", SERVE,       \
+      "no line for each HTTP request")                                                                                 \
+    X(disable_log_stats, BOOL, "disable-log-stats", "", LOGGING, "", "false", 1, 0, "", SERVE,                         \
+      "no periodic line")                                                                                              \
+    X(log_stats_interval, FLOAT, "log-stats-interval", "", LOGGING, "seconds", "10", 0.1, 86400, "", SERVE,            \
+      "time between the periodic lines")                                                                               \
+    X(uvicorn_log_level, STR, "uvicorn-log-level", "--log-level", LOGGING, "", "info", 1, 0,                           \
+      "critical|error|warning|info|debug|trace", RUN, "least severe lines to show")                                    \
+    /* chat */                                                                                                         \
+    X(system, STR, "system", "", CHAT, "text", "", 1, 0, "", CHAT, "system message of the session")                    \
+    X(prompt, STR, "prompt", "-p", CHAT, "text", "", 1, 0, "", CHAT, "ask this one question and leave")                \
+    X(reasoning_effort, STR, "reasoning-effort", "", CHAT, "", "", 1, 0, "", CHAT, "passed to the template: low, high, max") \
+    X(temperature, FLOAT, "temperature", "", CHAT, "", "", 0, 2, "", CHAT, "0: greedy (default: the checkpoint's)")    \
+    X(top_p, FLOAT, "top-p", "", CHAT, "", "", 0.000001, 1, "", CHAT, "(default: the checkpoint's)")                   \
+    X(max_tokens, HUMAN, "max-tokens", "", CHAT, "tokens", "", 1, 1073741824, "", CHAT,                                \
+      "most tokens of one answer (default: the rest of the context)")                                                  \
+    X(show_reasoning, BOOL, "show-reasoning", "", CHAT, "", "true", 1, 0, "", CHAT, "show the model's thoughts, dimmed") \
+    /* inspect */                                                                                                      \
+    X(tensors, BOOL, "tensors", "", INSPECT, "", "false", 1, 0, "", INSPECT, "list every tensor")                      \
+    X(context, HUMAN, "context", "", INSPECT, "tokens", "", 1, 1073741824, "", INSPECT,                                \
+      "sequence length for the bytes of one sequence (default: the checkpoint's longest)")
+
+/* Flags of vLLM that choose a GPU library, a cache of compiled code or a process layout: accepted, one info line.
+ * Y("flag", "aliases", VALUE|FLAG|LIST|JSON) */
+#define GM_OPT_IGNORED(Y)                                                                                              \
+    Y("attention-backend", "", VALUE)                                                                                  \
+    Y("attention-config", "-ac", JSON)                                                                                 \
+    Y("distributed-executor-backend", "", VALUE)                                                                       \
+    Y("distributed-timeout-seconds", "", VALUE)                                                                        \
+    Y("trust-remote-code", "", FLAG)                                                                                   \
+    Y("compilation-config", "-cc", JSON)                                                                               \
+    Y("max-cudagraph-capture-size", "", VALUE)                                                                         \
+    Y("cudagraph-capture-sizes", "", LIST)                                                                             \
+    Y("enforce-eager", "", FLAG)                                                                                       \
+    Y("optimization-level", "-O", VALUE)                                                                               \
+    Y("performance-mode", "", VALUE)                                                                                   \
+    Y("all2all-backend", "", VALUE)                                                                                    \
+    Y("disable-custom-all-reduce", "", FLAG)                                                                           \
+    Y("async-scheduling", "", FLAG)                                                                                    \
+    Y("kernel-config", "", JSON)                                                                                       \
+    Y("moe-backend", "", VALUE)                                                                                        \
+    Y("linear-backend", "", VALUE)                                                                                     \
+    Y("revision", "", VALUE)                                                                                           \
+    Y("code-revision", "", VALUE)                                                                                      \
+    Y("tokenizer-revision", "", VALUE)                                                                                 \
+    Y("tokenizer-mode", "", VALUE)                                                                                     \
+    Y("config-format", "", VALUE)                                                                                      \
+    Y("runner", "", VALUE)                                                                                             \
+    Y("task", "", VALUE)                                                                                               \
+    Y("download-dir", "", VALUE)                                                                                       \
+    Y("disable-fastapi-docs", "", FLAG)                                                                                \
+    Y("api-server-count", "-asc", VALUE)                                                                               \
+    Y("h11-max-incomplete-event-size", "", VALUE)                                                                      \
+    Y("h11-max-header-count", "", VALUE)                                                                               \
+    Y("enable-log-outputs", "", FLAG)                                                                                  \
+    Y("max-log-len", "", VALUE)                                                                                        \
+    Y("chat-template-content-format", "", VALUE)                                                                       \
+    Y("prefix-caching-hash-algo", "", VALUE)                                                                           \
+    Y("calculate-kv-scales", "", FLAG)                                                                                 \
+    Y("mamba-cache-mode", "", VALUE)                                                                                   \
+    Y("mamba-block-size", "", VALUE)                                                                                   \
+    Y("mamba-cache-dtype", "", VALUE)                                                                                  \
+    Y("mamba-ssm-cache-dtype", "", VALUE)                                                                              \
+    Y("fingerprint-mode", "", VALUE)                                                                                   \
+    Y("limit-mm-per-prompt", "", JSON)                                                                                 \
+    Y("mm-processor-kwargs", "", JSON)                                                                                 \
+    Y("language-model-only", "", FLAG)                                                                                 \
+    Y("model-impl", "", VALUE)
+
+/* Flags of vLLM that ask for something glimmer does not have: refused by name. */
+#define GM_OPT_ABSENT                                                                                                  \
+    "quantization -q enable-sleep-mode enable-lora lora-modules max-loras max-lora-rank middleware chat-template "     \
+    "trust-request-chat-template ssl-ca-certs ssl-cert-reqs ssl-ciphers enable-ssl-refresh tool-parser-plugin "        \
+    "reasoning-parser-plugin tool-server enable-per-request-metrics enable-tokenizer-info-endpoint headless "          \
+    "disable-access-log-for-endpoints enable-scale-out max-num-active-seqs max-num-scheduled-tokens "                  \
+    "long-prefill-token-threshold-adaptive max-num-partial-prefills max-long-partial-prefills "                        \
+    "prefill-schedule-interval kv-cache-dtype-skip-layers prefix-match-unit prefix-cache-retention-interval "          \
+    "enable-mamba-shared-prefix-checkpoint kv-offloading-size kv-offloading-backend cpu-offload-gb swap-space "        \
+    "enable-eplb eplb-config expert-placement-strategy nnodes node-rank master-addr master-port "                      \
+    "data-parallel-size-local -dpl data-parallel-address -dpa data-parallel-rpc-port -dpp data-parallel-start-rank "   \
+    "-dpr data-parallel-rank -dpn data-parallel-backend -dpb data-parallel-hybrid-lb -dph data-parallel-external-lb "  \
+    "-dpe data-parallel-multi-port-external-lb -dpm speculative-config -sc spec-method spec-tokens spec-model "        \
+    "structured-outputs-config guided-decoding-backend kv-transfer-config kv-events-config ec-transfer-config "        \
+    "enable-dbo decode-context-parallel-size -dcp prefill-context-parallel-size -pcp ray-workers-use-nsight "          \
+    "disable-sliding-window enable-prompt-embeds otlp-traces-endpoint collect-detailed-traces kv-cache-metrics "       \
+    "show-hidden-metrics-for-version profiler-config additional-config worker-cls scheduler-cls io-processor-plugin "  \
+    "logits-processors override-attention-dtype enable-return-routed-experts reasoning-config grpc "                  \
+    "disable-cascade-attn disable-hybrid-kv-cache-manager weight-transfer-config model-loader-extra-config "           \
+    "ignore-patterns hf-config-path hf-token allowed-local-media-path allowed-media-domains "
+
+#endif
