@@ -186,7 +186,7 @@ gm_status gm_model_create(gm_model **out, const gm_weights *w, const gm_model_pa
     const gm_model_config *c = gm_weights_config(w);
     gm_model *m = gm_new(gm_model);
     *m = (gm_model){.w = w, .c = c, .dev = dev, .p = *params, .act = params->act};
-    gm_footprint_params fp = {params->kv_dtype, params->kv_dtype, params->act == GM_ACT_BF16};
+    gm_footprint_params fp = {params->kv_dtype, params->index_dtype, params->act == GM_ACT_BF16};
     m->foot = gm_footprint_compute(c, &fp);
     size_t n = (size_t)c->n_layers;
     m->latent_at = gm_new_array(int64_t, n);

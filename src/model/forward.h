@@ -21,7 +21,8 @@ typedef struct gm_batch {
 
 typedef struct gm_model_params {
     gm_act act;
-    gm_kv_dtype kv_dtype;
+    gm_kv_dtype kv_dtype;    /* of the latent rows */
+    gm_kv_dtype index_dtype; /* of the index keys */
     int32_t page_tokens;  /* from gm_footprint; a multiple of index_pool */
     int32_t n_pages;      /* pages of the cache */
     int32_t n_slots;      /* slots for recurrent state; 0 where the model has none */

@@ -51,6 +51,7 @@ static void rig_open(rig *r, const char *name, gm_isa isa, gm_act act, gm_kv_dty
     r->n_pages_seq = gm_footprint_pages(&f, POSITIONS);
     gm_model_params p = {.act = act,
                          .kv_dtype = kv,
+                         .index_dtype = kv,
                          .page_tokens = f.page_tokens,
                          .n_pages = SEQS * r->n_pages_seq,
                          .n_slots = SEQS,

@@ -59,7 +59,7 @@ static gm_index_cache index_cache(const gm_model *m, int32_t layer)
                             .n_pages = m->p.n_pages,
                             .page_tokens = m->p.page_tokens,
                             .pool = m->c->index_pool,
-                            .dtype = m->p.kv_dtype,
+                            .dtype = m->p.index_dtype,
                             .d = m->c->index_d_head,
                             .key_bytes = m->foot.index_key_bytes};
 }
