@@ -139,7 +139,8 @@ static uint64_t heap_pop(gm_bpe_scratch *s)
     return top;
 }
 
-/* Heap entries are rank << 32 | position of the left symbol; an entry whose pair has changed since is skipped. */
+/* Heap entries are rank << 32 | position of the left symbol; an entry whose pair has changed since is
+ * skipped. */
 static void push_pair(const gm_bpe *b, gm_bpe_scratch *s, int32_t at)
 {
     if (at < 0 || s->symbols[at].next < 0) return;

@@ -1,5 +1,6 @@
-/* The vocabulary of a byte-level BPE and its merges, on raw bytes (the printable alphabet of tokenizer.json is undone
- * when the file is read). All 256 single bytes are in the vocabulary, so that every word can be encoded. */
+/* The vocabulary of a byte-level BPE and its merges, on raw bytes (the printable alphabet of tokenizer.json
+ * is undone when the file is read). All 256 single bytes are in the vocabulary, so that every word can be
+ * encoded. */
 #ifndef GM_TEXT_BPE_H
 #define GM_TEXT_BPE_H
 
@@ -15,7 +16,7 @@ typedef struct gm_bpe_token {
 typedef struct gm_bpe {
     gm_str bytes; /* of all tokens, one after another */
     gm_bpe_token *tokens;
-    int32_t n_tokens; /* highest id + 1 */
+    int32_t n_tokens;  /* highest id + 1 */
     int32_t *by_bytes; /* hash table of ids, -1: free */
     size_t cap;        /* of by_bytes, a power of two */
     gm_u64_map merges; /* left id << 32 | right id -> rank << 32 | merged id */

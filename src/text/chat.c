@@ -66,13 +66,20 @@ void gm_chat_prompt_fini(gm_chat_prompt *p)
 static bool truthy(const json_t *v)
 {
     switch (v ? json_typeof(v) : JSON_NULL) {
-    case JSON_OBJECT: return json_object_size(v) > 0;
-    case JSON_ARRAY: return json_array_size(v) > 0;
-    case JSON_STRING: return json_string_length(v) > 0;
-    case JSON_INTEGER: return json_integer_value(v) != 0;
-    case JSON_REAL: return json_real_value(v) != 0;
-    case JSON_TRUE: return true;
-    default: return false;
+    case JSON_OBJECT:
+        return json_object_size(v) > 0;
+    case JSON_ARRAY:
+        return json_array_size(v) > 0;
+    case JSON_STRING:
+        return json_string_length(v) > 0;
+    case JSON_INTEGER:
+        return json_integer_value(v) != 0;
+    case JSON_REAL:
+        return json_real_value(v) != 0;
+    case JSON_TRUE:
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -122,7 +129,8 @@ static const char tools_head[] =
     "<|system|>\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
     "You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n";
 static const char tools_tail[] =
-    "</tools>\n\nFor each function call, output the function name and arguments within the following XML format:\n"
+    "</tools>\n\nFor each function call, output the function name and arguments within the following XML "
+    "format:\n"
     "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>{arg-value-1}</arg_value>"
     "<arg_key>{arg-key-2}</arg_key><arg_value>{arg-value-2}</arg_value>...</tool_call>";
 
@@ -161,14 +169,16 @@ static gm_status put_tools(const renderer *r)
     put_control(r->p, tools_head);
     size_t i, n_shown = 0;
     json_t *tool;
-    json_array_foreach(tools, i, tool) {
+    json_array_foreach(tools, i, tool)
+    {
         if (!json_is_object(tool)) return gm_fail(r->err, GM_EARG, "tools[%zu]: must be an object", i);
         if (is_deferred(r, tool)) continue;
         put_tool(r, tool);
         put_control(r->p, "\n");
         n_shown++;
     }
-    if (!n_shown && r->f == GM_CHAT_GLM53) put_control(r->p, "\n"); /* its line feed stands before the end tag */
+    if (!n_shown && r->f == GM_CHAT_GLM53)
+        put_control(r->p, "\n"); /* its line feed stands before the end tag */
     put_control(r->p, tools_tail);
     return GM_OK;
 }
@@ -183,9 +193,9 @@ typedef struct media {
 #define VIDEO "<|begin_of_video|><|video|><|end_of_video|>"
 #define AUDIO "<|begin_of_audio|><|end_of_audio|>"
 static const media media_types[] = {
-    {"image", "image", IMAGE},     {"image_url", "image", IMAGE},   {"input_image", "image", IMAGE},
-    {"video", "video", VIDEO},     {"video_url", "video", VIDEO},   {"input_video", "video", VIDEO},
-    {"audio", "audio", AUDIO},     {"audio_url", "audio", AUDIO},   {"input_audio", "audio", AUDIO},
+    {"image", "image", IMAGE}, {"image_url", "image", IMAGE}, {"input_image", "image", IMAGE},
+    {"video", "video", VIDEO}, {"video_url", "video", VIDEO}, {"input_video", "video", VIDEO},
+    {"audio", "audio", AUDIO}, {"audio_url", "audio", AUDIO}, {"input_audio", "audio", AUDIO},
 };
 
 static bool put_media(const renderer *r, gm_chat_prompt *to, const char *type)
@@ -199,7 +209,8 @@ static bool put_media(const renderer *r, gm_chat_prompt *to, const char *type)
         }
         put_control(to, "<reminder>You are unable to process this ");
         put_control(to, m->noun);
-        put_control(to, " because you don't have multi-modal input ability. Try different methods.</reminder>");
+        put_control(to,
+                    " because you don't have multi-modal input ability. Try different methods.</reminder>");
         return true;
     }
     return false;
@@ -219,7 +230,8 @@ static gm_status put_part(const renderer *r, gm_chat_prompt *to, const json_t *p
     const char *field = strcmp(type, "refusal") == 0 ? "refusal" : "text";
     if (strcmp(type, "text") != 0 && strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0 &&
         strcmp(type, "refusal") != 0)
-        return gm_fail(r->err, GM_EARG, "messages[%zu].content[%zu].type: unknown part type \"%.40s\"", msg, i, type);
+        return gm_fail(r->err, GM_EARG, "messages[%zu].content[%zu].type: unknown part type \"%.40s\"", msg,
+                       i, type);
     const json_t *text = json_object_get(part, field);
     if (!json_is_string(text))
         return gm_fail(r->err, GM_EARG, "messages[%zu].content[%zu].%s: must be a string", msg, i, field);
@@ -239,7 +251,8 @@ static gm_status put_content(const renderer *r, gm_chat_prompt *to, const json_t
         return gm_fail(r->err, GM_EARG, "messages[%zu].content: must be a string or an array of parts", msg);
     size_t i;
     json_t *part;
-    json_array_foreach(content, i, part) {
+    json_array_foreach(content, i, part)
+    {
         gm_status st = put_part(r, to, part, msg, i);
         if (st) return st;
     }
@@ -294,9 +307,10 @@ static void put_think_block(const renderer *r, text reasoning, bool show)
     put_control(r->p, "</think>");
 }
 
-/* Arguments of a past call as an object (a new reference). Clients send them as a JSON string, at times encoded twice.
- * Empty text and null mean none. What is no object becomes one argument of the name "arguments", so that a call that
- * was cut off cannot make every later request fail and nothing that the model wrote is lost. */
+/* Arguments of a past call as an object (a new reference). Clients send them as a JSON string, at times
+ * encoded twice. Empty text and null mean none. What is no object becomes one argument of the name
+ * "arguments", so that a call that was cut off cannot make every later request fail and nothing that the
+ * model wrote is lost. */
 static json_t *arguments_object(const json_t *v)
 {
     json_t *parsed = NULL;
@@ -306,7 +320,8 @@ static json_t *arguments_object(const json_t *v)
         size_t len = json_string_length(at);
         gm_text_strip(json_string_value(at), &len);
         if (!len) next = json_null();
-        else if (gm_json_parse(&next, json_string_value(at), json_string_length(at), "arguments", NULL, NULL)) break;
+        else if (gm_json_parse(&next, json_string_value(at), json_string_length(at), "arguments", NULL, NULL))
+            break;
         json_decref(parsed);
         at = parsed = next;
     }
@@ -322,7 +337,8 @@ static json_t *arguments_object(const json_t *v)
 static gm_status put_call(const renderer *r, const json_t *call, size_t msg, size_t i)
 {
     const json_t *f = inner_function(call), *name = json_object_get(f, "name");
-    if (!json_is_object(call)) return gm_fail(r->err, GM_EARG, "messages[%zu].tool_calls[%zu]: must be an object", msg, i);
+    if (!json_is_object(call))
+        return gm_fail(r->err, GM_EARG, "messages[%zu].tool_calls[%zu]: must be an object", msg, i);
     if (!json_is_string(name))
         return gm_fail(r->err, GM_EARG, "messages[%zu].tool_calls[%zu]%s.name: must be a string", msg, i,
                        f == call ? "" : ".function");
@@ -331,7 +347,8 @@ static gm_status put_call(const renderer *r, const json_t *call, size_t msg, siz
     json_t *args = arguments_object(json_object_get(f, "arguments")), *value;
     const char *key;
     size_t len;
-    json_object_keylen_foreach(args, key, len, value) {
+    json_object_keylen_foreach(args, key, len, value)
+    {
         put_control(r->p, "<arg_key>");
         put(r->p, key, len, true);
         put_control(r->p, "</arg_key><arg_value>");
@@ -347,10 +364,12 @@ static gm_status put_calls(const renderer *r, const json_t *m, size_t msg)
 {
     const json_t *calls = json_object_get(m, "tool_calls");
     if (!calls || json_is_null(calls)) return GM_OK;
-    if (!json_is_array(calls)) return gm_fail(r->err, GM_EARG, "messages[%zu].tool_calls: must be an array", msg);
+    if (!json_is_array(calls))
+        return gm_fail(r->err, GM_EARG, "messages[%zu].tool_calls: must be an array", msg);
     size_t i;
     json_t *call;
-    json_array_foreach(calls, i, call) {
+    json_array_foreach(calls, i, call)
+    {
         gm_status st = put_call(r, call, msg, i);
         if (st) return st;
     }
@@ -366,10 +385,12 @@ static void put_generation_prompt(const renderer *r)
 }
 
 /* The last turn, left open: inside its reasoning where it has no content yet. */
-static gm_status put_open_turn(const renderer *r, const json_t *m, size_t msg, text content, text reasoning, bool has)
+static gm_status put_open_turn(const renderer *r, const json_t *m, size_t msg, text content, text reasoning,
+                               bool has)
 {
     if (json_array_size(json_object_get(m, "tool_calls")))
-        return gm_fail(r->err, GM_EARG, "messages[%zu].tool_calls: a turn with calls cannot be continued", msg);
+        return gm_fail(r->err, GM_EARG, "messages[%zu].tool_calls: a turn with calls cannot be continued",
+                       msg);
     if (!content.len) {
         gm_chat_prompt *p = r->p;
         if (!has || !reasoning.len) {
@@ -425,7 +446,8 @@ static void put_reference(const renderer *r, const json_t *part)
     put_control(r->p, "<tool_response><tools>\n");
     size_t i;
     json_t *tool;
-    json_array_foreach(r->req->tools, i, tool) {
+    json_array_foreach(r->req->tools, i, tool)
+    {
         const json_t *n = json_object_get(inner_function(tool), "name");
         if (!json_is_string(n) || !json_equal(n, name)) continue;
         put_tool(r, tool);
@@ -434,14 +456,16 @@ static void put_reference(const renderer *r, const json_t *part)
     put_control(r->p, "</tools></tool_response>");
 }
 
-/* Text parts that stand together are one result; a part with an output and a reference are results of their own. */
+/* Text parts that stand together are one result; a part with an output and a reference are results of their
+ * own. */
 static gm_status put_result_parts(const renderer *r, const json_t *parts, size_t msg)
 {
     bool open = false;
     size_t i;
     json_t *part;
     if (json_array_size(parts) == 0) put_control(r->p, "<tool_response></tool_response>");
-    json_array_foreach(parts, i, part) {
+    json_array_foreach(parts, i, part)
+    {
         const json_t *output = json_object_get(part, "output");
         bool reference = is_text(json_object_get(part, "type"), "tool_reference");
         bool apart = output || reference;
@@ -469,21 +493,24 @@ static gm_status put_result(const renderer *r, size_t msg)
     return st;
 }
 
-/* Results begin..end in the order of the calls before them. False: some result has no id of its own among the calls,
- * and the order is the messages'. */
+/* Results begin..end in the order of the calls before them. False: some result has no id of its own among the
+ * calls, and the order is the messages'. */
 static bool call_order(const renderer *r, size_t begin, size_t end, size_t *order)
 {
-    const json_t *calls = begin ? json_object_get(json_array_get(r->req->messages, begin - 1), "tool_calls") : NULL;
+    const json_t *calls =
+        begin ? json_object_get(json_array_get(r->req->messages, begin - 1), "tool_calls") : NULL;
     size_t n_calls = json_array_size(calls), n = 0, i;
     json_t *by_id = json_object(), *call;
     size_t *result_of = gm_new_array(size_t, n_calls ? n_calls : 1); /* message index + 1 */
-    json_array_foreach(calls, i, call) {
+    json_array_foreach(calls, i, call)
+    {
         const char *id = json_string_value(json_object_get(call, "id"));
         if (id) json_object_set_new(by_id, id, json_integer((json_int_t)i));
     }
     bool ok = true;
     for (i = begin; i < end && ok; i++) {
-        const char *id = json_string_value(json_object_get(json_array_get(r->req->messages, i), "tool_call_id"));
+        const char *id =
+            json_string_value(json_object_get(json_array_get(r->req->messages, i), "tool_call_id"));
         const json_t *at = id ? json_object_get(by_id, id) : NULL;
         ok = at && !result_of[json_integer_value(at)];
         if (ok) result_of[json_integer_value(at)] = i + 1;
@@ -526,7 +553,8 @@ static gm_status check_messages(const renderer *r)
     }
     if (!r->req->continue_final_message) return GM_OK;
     if (r->req->add_generation_prompt)
-        return gm_fail(r->err, GM_EARG, "continue_final_message and add_generation_prompt exclude each other");
+        return gm_fail(r->err, GM_EARG,
+                       "continue_final_message and add_generation_prompt exclude each other");
     if (!n || strcmp(role_of(r, n - 1), "assistant") != 0)
         return gm_fail(r->err, GM_EARG, "continue_final_message: the last message must be the assistant's");
     return GM_OK;
@@ -546,7 +574,8 @@ static gm_status put_messages(const renderer *r)
             while (end < n && strcmp(role_of(r, end), "tool") == 0) end++;
             st = put_results(r, i, end);
             i = end - 1;
-        } else if (strcmp(role, "user") == 0 || strcmp(role, "system") == 0 || strcmp(role, "developer") == 0) {
+        } else if (strcmp(role, "user") == 0 || strcmp(role, "system") == 0 ||
+                   strcmp(role, "developer") == 0) {
             put_control(r->p, *role == 'u' ? "<|user|>" : "<|system|>");
             st = put_content(r, r->p, json_object_get(m, "content"), i);
         } /* the templates pass over other roles */
@@ -583,11 +612,13 @@ gm_status gm_chat_render(gm_chat_prompt *out, gm_chat_format f, const gm_chat_re
     return st;
 }
 
-gm_status gm_chat_encode(const gm_chat_prompt *p, const gm_tokenizer *t, bool special_in_text, gm_ids *ids, gm_error *err)
+gm_status gm_chat_encode(const gm_chat_prompt *p, const gm_tokenizer *t, bool special_in_text, gm_ids *ids,
+                         gm_error *err)
 {
     gm_text_range all = {0, p->text.len}, *ranges = NULL;
     size_t n = 0;
-    if (special_in_text) return gm_tokenizer_encode_ranges(t, gm_str_c(&p->text), p->text.len, &all, 1, ids, err);
+    if (special_in_text)
+        return gm_tokenizer_encode_ranges(t, gm_str_c(&p->text), p->text.len, &all, 1, ids, err);
     ranges = gm_new_array(gm_text_range, p->n_spans ? p->n_spans : 1);
     for (size_t i = 0; i < p->n_spans; i++)
         if (!p->spans[i].content) ranges[n++] = (gm_text_range){p->spans[i].begin, p->spans[i].end};

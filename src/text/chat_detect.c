@@ -54,10 +54,13 @@ static gm_status read_template(gm_str *out, const char *path, bool *found, gm_er
 {
     FILE *f = fopen(path, "rb");
     *found = f != NULL;
-    if (!f) return errno == ENOENT || errno == ENOTDIR ? GM_OK : gm_fail(err, GM_EIO, "%s: %s", path, strerror(errno));
+    if (!f)
+        return errno == ENOENT || errno == ENOTDIR ? GM_OK
+                                                   : gm_fail(err, GM_EIO, "%s: %s", path, strerror(errno));
     char buf[8192];
     size_t n;
-    while ((n = fread(buf, 1, sizeof buf, f)) > 0 && out->len <= TEMPLATE_BYTES_MAX) gm_str_append(out, buf, n);
+    while ((n = fread(buf, 1, sizeof buf, f)) > 0 && out->len <= TEMPLATE_BYTES_MAX)
+        gm_str_append(out, buf, n);
     gm_status st = ferror(f) ? gm_fail(err, GM_EIO, "%s: cannot be read", path) : GM_OK;
     fclose(f);
     if (!st && out->len > TEMPLATE_BYTES_MAX)
@@ -79,14 +82,16 @@ static gm_chat_format choose(const gm_str *text, const gm_model_config *c, gm_st
     const known *k = find_known(hex);
     gm_chat_format f = k ? k->format : by_words(text, c);
     if (!k)
-        gm_str_printf(warning, "chat_template.jinja (SHA-256 %s) is not a known template; prompts are written as for %s",
-                      hex, gm_chat_format_name(f));
-    else if (k->remark)
-        gm_str_printf(warning, "chat_template.jinja is an old revision: %s", k->remark);
+        gm_str_printf(
+            warning,
+            "chat_template.jinja (SHA-256 %s) is not a known template; prompts are written as for %s", hex,
+            gm_chat_format_name(f));
+    else if (k->remark) gm_str_printf(warning, "chat_template.jinja is an old revision: %s", k->remark);
     return f;
 }
 
-gm_status gm_chat_detect(gm_chat_format *out, const char *dir, const gm_model_config *c, char **warning, gm_error *err)
+gm_status gm_chat_detect(gm_chat_format *out, const char *dir, const gm_model_config *c, char **warning,
+                         gm_error *err)
 {
     gm_str path = {0}, text = {0}, words = {0};
     bool found = false;

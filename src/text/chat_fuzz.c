@@ -1,5 +1,5 @@
-/* A request's JSON in every format: refused or rendered, never worse; spans tile the text, and encoding takes control
- * tokens from the template only. */
+/* A request's JSON in every format: refused or rendered, never worse; spans tile the text, and encoding takes
+ * control tokens from the template only. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,8 @@ static void check_prompt(const gm_chat_prompt *p, const gm_tokenizer *t)
     if (at != p->text.len) abort();
     gm_ids ids = {0};
     gm_str out = {0};
-    if (gm_chat_encode(p, t, false, &ids, NULL) || gm_tokenizer_decode(t, ids.data, ids.n, false, &out, NULL)) abort();
+    if (gm_chat_encode(p, t, false, &ids, NULL) || gm_tokenizer_decode(t, ids.data, ids.n, false, &out, NULL))
+        abort();
     if (out.len != p->text.len || memcmp(out.data, p->text.data, out.len) != 0) abort();
     gm_ids_fini(&ids);
     gm_str_fini(&out);

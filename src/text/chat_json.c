@@ -47,7 +47,8 @@ static void put_object(gm_str *out, const json_t *v)
     size_t len;
     json_t *item;
     gm_str_putc(out, '{');
-    json_object_keylen_foreach((json_t *)(uintptr_t)v, key, len, item) {
+    json_object_keylen_foreach((json_t *)(uintptr_t)v, key, len, item)
+    {
         gm_str_puts(out, between);
         gm_json_put_string(out, key, len);
         gm_str_puts(out, ": ");
@@ -62,7 +63,8 @@ static void put_array(gm_str *out, const json_t *v)
     size_t i;
     json_t *item;
     gm_str_putc(out, '[');
-    json_array_foreach(v, i, item) {
+    json_array_foreach(v, i, item)
+    {
         if (i) gm_str_puts(out, ", ");
         gm_chat_put_json(out, item);
     }
@@ -72,13 +74,29 @@ static void put_array(gm_str *out, const json_t *v)
 void gm_chat_put_json(gm_str *out, const json_t *v)
 {
     switch (v ? json_typeof(v) : JSON_NULL) {
-    case JSON_OBJECT: put_object(out, v); break;
-    case JSON_ARRAY: put_array(out, v); break;
-    case JSON_STRING: gm_json_put_string(out, json_string_value(v), json_string_length(v)); break;
-    case JSON_INTEGER: gm_str_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(v)); break;
-    case JSON_REAL: put_real(out, json_real_value(v)); break;
-    case JSON_TRUE: gm_str_puts(out, "true"); break;
-    case JSON_FALSE: gm_str_puts(out, "false"); break;
-    case JSON_NULL: gm_str_puts(out, "null"); break;
+    case JSON_OBJECT:
+        put_object(out, v);
+        break;
+    case JSON_ARRAY:
+        put_array(out, v);
+        break;
+    case JSON_STRING:
+        gm_json_put_string(out, json_string_value(v), json_string_length(v));
+        break;
+    case JSON_INTEGER:
+        gm_str_printf(out, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+        break;
+    case JSON_REAL:
+        put_real(out, json_real_value(v));
+        break;
+    case JSON_TRUE:
+        gm_str_puts(out, "true");
+        break;
+    case JSON_FALSE:
+        gm_str_puts(out, "false");
+        break;
+    case JSON_NULL:
+        gm_str_puts(out, "null");
+        break;
     }
 }

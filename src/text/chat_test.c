@@ -104,18 +104,24 @@ static void test_glm52_goldens(void **state)
     expect_hash(GM_CHAT_GLM52, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}", 76,
                 "9133f6aef56934eaf376a9b56cd89b65d1a25544abbff7ad95a03086b8330d0d");
     expect_hash(GM_CHAT_GLM52,
-                "{\"reasoning_effort\":\"high\",\"messages\":[{\"role\":\"user\",\"content\":\"Q\"},{\"role\":\"assistant\","
+                "{\"reasoning_effort\":\"high\",\"messages\":[{\"role\":\"user\",\"content\":\"Q\"},{"
+                "\"role\":\"assistant\","
                 "\"content\":\"<think>r</think>A\"},{\"role\":\"user\",\"content\":\"Next\"}]}",
                 114, "f5721889b691af1ca56d746df334bb69b63dc351ef2ba71b6291d10838b2394d");
-    expect_hash(GM_CHAT_GLM52,
-                "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"weather\",\"description\":\"Get weather\","
-                "\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"}}},\"strict\":true}}],"
-                "\"messages\":[{\"role\":\"user\",\"content\":\"Weather?\"},{\"role\":\"assistant\",\"content\":\"\","
-                "\"tool_calls\":[{\"function\":{\"name\":\"weather\",\"arguments\":\"{\\\"city\\\": \\\"北京\\\", \\\"days\\\": 2}\"}}]},"
-                "{\"role\":\"tool\",\"content\":\"sunny\"},{\"role\":\"tool\",\"content\":\"warm\"}]}",
-                899, "eabc1924f2f336acb27565e7de91f315133e8c43126291985d99a93e85384e7b");
+    expect_hash(
+        GM_CHAT_GLM52,
+        "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"weather\",\"description\":\"Get "
+        "weather\","
+        "\"parameters\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"}}},\"strict\":"
+        "true}}],"
+        "\"messages\":[{\"role\":\"user\",\"content\":\"Weather?\"},{\"role\":\"assistant\",\"content\":\"\","
+        "\"tool_calls\":[{\"function\":{\"name\":\"weather\",\"arguments\":\"{\\\"city\\\": \\\"北京\\\", "
+        "\\\"days\\\": 2}\"}}]},"
+        "{\"role\":\"tool\",\"content\":\"sunny\"},{\"role\":\"tool\",\"content\":\"warm\"}]}",
+        899, "eabc1924f2f336acb27565e7de91f315133e8c43126291985d99a93e85384e7b");
     expect(GM_CHAT_GLM52,
-           "{\"kwargs\":{\"enable_thinking\":false},\"messages\":[{\"role\":\"system\",\"content\":\"Be exact.\"},"
+           "{\"kwargs\":{\"enable_thinking\":false},\"messages\":[{\"role\":\"system\",\"content\":\"Be "
+           "exact.\"},"
            "{\"role\":\"user\",\"content\":\"Hi\"}]}",
            "[gMASK]<sop><|system|>Be exact.<|user|>Hi<|assistant|><think></think>", false);
 }
@@ -125,17 +131,21 @@ static void test_efforts(void **state)
     (void)state;
     static const struct {
         const char *effort, *glm52, *glm53;
-    } cases[] = {{"null", "Max", "Max"},       {"\"none\"", NULL, "Max"},    {"\"minimal\"", "Max", "Max"}, {"\"low\"", "Max", "Low"},
-                 {"\"medium\"", "Max", "Max"}, {"\"high\"", "High", "High"}, {"\"xhigh\"", "Max", "Max"},   {"\"max\"", "Max", "Max"},
-                 {"\"\"", "Max", "Max"},       {"7", "Max", "Max"},          {"[\"high\"]", "Max", "Max"}};
+    } cases[] = {{"null", "Max", "Max"},      {"\"none\"", NULL, "Max"},    {"\"minimal\"", "Max", "Max"},
+                 {"\"low\"", "Max", "Low"},   {"\"medium\"", "Max", "Max"}, {"\"high\"", "High", "High"},
+                 {"\"xhigh\"", "Max", "Max"}, {"\"max\"", "Max", "Max"},    {"\"\"", "Max", "Max"},
+                 {"7", "Max", "Max"},         {"[\"high\"]", "Max", "Max"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         gm_str json = {0}, text = {0};
-        gm_str_printf(&json, "{\"reasoning_effort\":%s,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}", cases[i].effort);
-        gm_str_printf(&text, "[gMASK]<sop><|system|>Reasoning Effort: %s<|user|>x<|assistant|><think>", cases[i].glm53);
+        gm_str_printf(&json, "{\"reasoning_effort\":%s,\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]}",
+                      cases[i].effort);
+        gm_str_printf(&text, "[gMASK]<sop><|system|>Reasoning Effort: %s<|user|>x<|assistant|><think>",
+                      cases[i].glm53);
         expect(GM_CHAT_GLM53, json.data, text.data, true);
         gm_str_clear(&text);
         if (cases[i].glm52)
-            gm_str_printf(&text, "[gMASK]<sop><|system|>Reasoning Effort: %s<|user|>x<|assistant|><think>", cases[i].glm52);
+            gm_str_printf(&text, "[gMASK]<sop><|system|>Reasoning Effort: %s<|user|>x<|assistant|><think>",
+                          cases[i].glm52);
         else gm_str_puts(&text, "[gMASK]<sop><|user|>x<|assistant|><think></think>");
         expect(GM_CHAT_GLM52, json.data, text.data, cases[i].glm52 != NULL);
         gm_str_fini(&json);
@@ -148,13 +158,15 @@ static void test_efforts(void **state)
            "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>x<|assistant|><think>", true);
     expect(GM_CHAT_GLM53, "{\"kwargs\":{\"enable_thinking\":false}," ONE_USER,
            "[gMASK]<sop><|system|>Reasoning Effort: Max<|user|>x<|assistant|><think>", true);
-    expect(GM_CHAT_GLM51, "{\"kwargs\":{\"enable_thinking\":false}," ONE_USER, "[gMASK]<sop><|user|>x<|assistant|></think>", false);
+    expect(GM_CHAT_GLM51, "{\"kwargs\":{\"enable_thinking\":false}," ONE_USER,
+           "[gMASK]<sop><|user|>x<|assistant|></think>", false);
     expect(GM_CHAT_GLM5, "{" ONE_USER, "[gMASK]<sop><|user|>x<|assistant|><think>", true);
     expect(GM_CHAT_GLM5, "{\"generate\":false," ONE_USER, "[gMASK]<sop><|user|>x", false);
 }
 
-#define TURNS                                                                                                              \
-    "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"reasoning_content\":\"\\nr1 \",\"content\":\" b\\n\"}," \
+#define TURNS                                                                                                \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"reasoning_content\":"     \
+    "\"\\nr1 \",\"content\":\" b\\n\"},"                                                                     \
     "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"reasoning\":\"r2\",\"content\":null}]}"
 #define H53 "[gMASK]<sop><|system|>Reasoning Effort: Max"
 
@@ -162,27 +174,45 @@ static void test_thinking_history(void **state)
 {
     (void)state;
     expect(GM_CHAT_GLM53, "{" TURNS,
-           H53 "<|user|>a<|assistant|><think>\nr1 </think>b<|user|>c<|assistant|><think>r2</think><|assistant|><think>", true);
-    expect(GM_CHAT_GLM53, "{\"kwargs\":{\"clear_thinking\":true}," TURNS,
-           H53 "<|user|>a<|assistant|><think></think>b<|user|>c<|assistant|><think>r2</think><|assistant|><think>", true);
-    expect(GM_CHAT_GLM52, "{" TURNS,
-           H53 "<|user|>a<|assistant|><think></think>b<|user|>c<|assistant|><think>r2</think><|assistant|><think>", true);
+           H53 "<|user|>a<|assistant|><think>\nr1 "
+               "</think>b<|user|>c<|assistant|><think>r2</think><|assistant|><think>",
+           true);
+    expect(
+        GM_CHAT_GLM53, "{\"kwargs\":{\"clear_thinking\":true}," TURNS,
+        H53
+        "<|user|>a<|assistant|><think></think>b<|user|>c<|assistant|><think>r2</think><|assistant|><think>",
+        true);
+    expect(
+        GM_CHAT_GLM52, "{" TURNS,
+        H53
+        "<|user|>a<|assistant|><think></think>b<|user|>c<|assistant|><think>r2</think><|assistant|><think>",
+        true);
     expect(GM_CHAT_GLM52, "{\"kwargs\":{\"clear_thinking\":false}," TURNS,
-           H53 "<|user|>a<|assistant|><think>\nr1 </think>b<|user|>c<|assistant|><think>r2</think><|assistant|><think>", true);
+           H53 "<|user|>a<|assistant|><think>\nr1 "
+               "</think>b<|user|>c<|assistant|><think>r2</think><|assistant|><think>",
+           true);
     expect(GM_CHAT_GLM51, "{" TURNS,
-           "[gMASK]<sop><|user|>a<|assistant|></think>b<|user|>c<|assistant|><think>r2</think><|assistant|><think>", true);
+           "[gMASK]<sop><|user|>a<|assistant|></think>b<|user|>c<|assistant|><think>r2</"
+           "think><|assistant|><think>",
+           true);
     expect(GM_CHAT_GLM5, "{\"kwargs\":{\"clear_thinking\":false}," TURNS,
-           "[gMASK]<sop><|user|>a<|assistant|><think>r1</think>b<|user|>c<|assistant|><think>r2</think><|assistant|><think>", true);
+           "[gMASK]<sop><|user|>a<|assistant|><think>r1</think>b<|user|>c<|assistant|><think>r2</"
+           "think><|assistant|><think>",
+           true);
     /* reasoning inside the content: up to the first close tag, the body behind the last */
     expect(GM_CHAT_GLM53,
-           "{\"generate\":false,\"messages\":[{\"role\":\"assistant\",\"content\":\"x<think>y<think>z</think>p</think> q \"}]}",
+           "{\"generate\":false,\"messages\":[{\"role\":\"assistant\",\"content\":\"x<think>y<think>z</"
+           "think>p</think> q \"}]}",
            H53 "<|assistant|><think>z</think>q", false);
     expect(GM_CHAT_GLM53,
-           "{\"generate\":false,\"messages\":[{\"role\":\"assistant\",\"reasoning_content\":\"\",\"content\":\"z</think>q\\u3000\"}]}",
+           "{\"generate\":false,\"messages\":[{\"role\":\"assistant\",\"reasoning_content\":\"\",\"content\":"
+           "\"z</think>q\\u3000\"}]}",
            H53 "<|assistant|><think></think>z</think>q", false);
 }
 
-#define CALL(args) "{\"generate\":false,\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c\",\"function\":{\"name\":\"f\",\"arguments\":" args "}}]}]}"
+#define CALL(args)                                                                                           \
+    "{\"generate\":false,\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c\",\"function\":{" \
+    "\"name\":\"f\",\"arguments\":" args "}}]}]}"
 #define CALLED(args) H53 "<|assistant|><think></think><tool_call>f" args "</tool_call>"
 #define ARG(k, v) "<arg_key>" k "</arg_key><arg_value>" v "</arg_value>"
 
@@ -191,18 +221,22 @@ static void test_arguments(void **state)
     (void)state;
     expect(GM_CHAT_GLM53, CALL("{\"s\":\"a<b\\n\",\"n\":1,\"o\":{\"x\":[1.0,true,null,\"é\"]}}"),
            CALLED(ARG("s", "a<b\n") ARG("n", "1") ARG("o", "{\"x\": [1.0, true, null, \"é\"]}")), false);
-    expect(GM_CHAT_GLM53, CALL("\"{\\\"z\\\":1,\\\"a\\\":\\\"2\\\"}\""), CALLED(ARG("z", "1") ARG("a", "2")), false);
+    expect(GM_CHAT_GLM53, CALL("\"{\\\"z\\\":1,\\\"a\\\":\\\"2\\\"}\""), CALLED(ARG("z", "1") ARG("a", "2")),
+           false);
     expect(GM_CHAT_GLM53, CALL("\"\""), CALLED(""), false);
     expect(GM_CHAT_GLM53, CALL("\" \\n\""), CALLED(""), false);
     expect(GM_CHAT_GLM53, CALL("null"), CALLED(""), false);
     expect(GM_CHAT_GLM53, CALL("\"null\""), CALLED(""), false);
-    expect(GM_CHAT_GLM53, CALL("\"{\\\"cmd\\\": \\\"ls\""), CALLED(ARG("arguments", "{\"cmd\": \"ls")), false);
+    expect(GM_CHAT_GLM53, CALL("\"{\\\"cmd\\\": \\\"ls\""), CALLED(ARG("arguments", "{\"cmd\": \"ls")),
+           false);
     expect(GM_CHAT_GLM53, CALL("\"[1]\""), CALLED(ARG("arguments", "[1]")), false);
     expect(GM_CHAT_GLM53, CALL("\"\\\"x\\\"\""), CALLED(ARG("arguments", "\"x\"")), false);
     expect(GM_CHAT_GLM53, CALL("[1, 2]"), CALLED(ARG("arguments", "[1, 2]")), false);
-    expect(GM_CHAT_GLM53, CALL("\"\\\"{\\\\\\\"a\\\\\\\":1}\\\"\""), CALLED(ARG("a", "1")), false); /* encoded twice */
+    expect(GM_CHAT_GLM53, CALL("\"\\\"{\\\\\\\"a\\\\\\\":1}\\\"\""), CALLED(ARG("a", "1")),
+           false); /* encoded twice */
     expect(GM_CHAT_GLM53,
-           "{\"generate\":false,\"messages\":[{\"role\":\"assistant\",\"content\":\"ok\",\"tool_calls\":[{\"name\":\"f\",\"arguments\":{}},"
+           "{\"generate\":false,\"messages\":[{\"role\":\"assistant\",\"content\":\"ok\",\"tool_calls\":[{"
+           "\"name\":\"f\",\"arguments\":{}},"
            "{\"function\":{\"name\":\"g\"}}]}]}",
            H53 "<|assistant|><think></think>ok<tool_call>f</tool_call><tool_call>g</tool_call>", false);
 }
@@ -211,87 +245,121 @@ static void test_content_parts(void **state)
 {
     (void)state;
     expect(GM_CHAT_GLM53,
-           "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},\"b\",{\"type\":\"image_url\",\"image_url\":{}},"
+           "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},\"b\",{"
+           "\"type\":\"image_url\",\"image_url\":{}},"
            "{\"type\":\"video\"},{\"type\":\"input_audio\"}]}]}",
-           H53 "<|user|>ab<|begin_of_image|><|image|><|end_of_image|><|begin_of_video|><|video|><|end_of_video|>"
-               "<|begin_of_audio|><|end_of_audio|><|assistant|><think>",
+           H53
+           "<|user|>ab<|begin_of_image|><|image|><|end_of_image|><|begin_of_video|><|video|><|end_of_video|>"
+           "<|begin_of_audio|><|end_of_audio|><|assistant|><think>",
            true);
     expect(GM_CHAT_GLM52, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
-           H53 "<|user|><reminder>You are unable to process this image because you don't have multi-modal input ability. "
+           H53 "<|user|><reminder>You are unable to process this image because you don't have multi-modal "
+               "input ability. "
                "Try different methods.</reminder><|assistant|><think>",
            true);
-    expect(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"ok\"}]}],\"generate\":false}",
+    expect(GM_CHAT_GLM53,
+           "{\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"ok\"}]}],"
+           "\"generate\":false}",
            H53 "<|assistant|><think></think>ok", false);
-    expect(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"user\",\"content\":[]},{\"role\":\"user\",\"content\":null},{\"role\":\"user\"}]}",
+    expect(GM_CHAT_GLM53,
+           "{\"messages\":[{\"role\":\"user\",\"content\":[]},{\"role\":\"user\",\"content\":null},{\"role\":"
+           "\"user\"}]}",
            H53 "<|user|><|user|><|user|><|assistant|><think>", true);
-    expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"blob\"}]}]}",
+    expect_error(GM_CHAT_GLM53,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{"
+                 "\"type\":\"blob\"}]}]}",
                  "messages[0].content[1].type");
-    expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":\"a\"}]}]}", "messages[0].content[0].type");
-    expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":1}]}]}",
+    expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":\"a\"}]}]}",
+                 "messages[0].content[0].type");
+    expect_error(GM_CHAT_GLM53,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":1}]}]}",
                  "messages[0].content[0].text");
-    expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"user\",\"content\":[4]}]}", "messages[0].content[0]");
+    expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"user\",\"content\":[4]}]}",
+                 "messages[0].content[0]");
     expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "messages[0].content");
     expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"user\",\"content\":{}}]}", "messages[0].content");
     expect_error(GM_CHAT_GLM53, "{\"messages\":{}}", "messages:");
     expect_error(GM_CHAT_GLM53, "{}", "messages:");
     expect_error(GM_CHAT_GLM53, "{\"messages\":[1]}", "messages[0]");
     expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"user\"},{\"role\":2}]}", "messages[1].role");
-    expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":{}}]}", "messages[0].tool_calls");
-    expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[1]}]}", "messages[0].tool_calls[0]");
-    expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{}}]}]}",
+    expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":{}}]}",
+                 "messages[0].tool_calls");
+    expect_error(GM_CHAT_GLM53, "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[1]}]}",
+                 "messages[0].tool_calls[0]");
+    expect_error(GM_CHAT_GLM53,
+                 "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{}}]}]}",
                  "messages[0].tool_calls[0].function.name");
     expect_error(GM_CHAT_GLM53, "{\"messages\":[],\"tools\":[1]}", "tools[0]");
     expect_error(GM_CHAT_GLM53, "{\"messages\":[],\"tools\":{}}", "tools");
 }
 
 #define RESULT(id, text) "{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"content\":\"" text "\"}"
-#define TWO_CALLS "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\"}},{\"id\":\"2\",\"function\":{\"name\":\"g\"}}]},"
-#define TWO_CALLED H53 "<|assistant|><think></think><tool_call>f</tool_call><tool_call>g</tool_call><|observation|>"
+#define TWO_CALLS                                                                                            \
+    "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\"}},{"  \
+    "\"id\":\"2\",\"function\":{\"name\":\"g\"}}]},"
+#define TWO_CALLED                                                                                           \
+    H53 "<|assistant|><think></think><tool_call>f</tool_call><tool_call>g</tool_call><|observation|>"
 #define SAID(text) "<tool_response>" text "</tool_response>"
 #define GEN "<|assistant|><think>"
 
 static void test_tool_results(void **state)
 {
     (void)state;
-    expect(GM_CHAT_GLM53, TWO_CALLS RESULT("2", "two") "," RESULT("1", "one") "]}", TWO_CALLED SAID("one") SAID("two") GEN, true);
-    expect(GM_CHAT_GLM52, TWO_CALLS RESULT("2", "two") "," RESULT("1", "one") "]}", TWO_CALLED SAID("two") SAID("one") GEN, true);
-    expect(GM_CHAT_GLM53, TWO_CALLS RESULT("2", "two") "," RESULT("2", "one") "]}", TWO_CALLED SAID("two") SAID("one") GEN, true);
-    expect(GM_CHAT_GLM53, TWO_CALLS RESULT("2", "two") "," RESULT("9", "one") "]}", TWO_CALLED SAID("two") SAID("one") GEN, true);
-    expect(GM_CHAT_GLM53, TWO_CALLS RESULT("2", "two") ",{\"role\":\"tool\",\"content\":\"one\"}]}", TWO_CALLED SAID("two") SAID("one") GEN, true);
+    expect(GM_CHAT_GLM53, TWO_CALLS RESULT("2", "two") "," RESULT("1", "one") "]}",
+           TWO_CALLED SAID("one") SAID("two") GEN, true);
+    expect(GM_CHAT_GLM52, TWO_CALLS RESULT("2", "two") "," RESULT("1", "one") "]}",
+           TWO_CALLED SAID("two") SAID("one") GEN, true);
+    expect(GM_CHAT_GLM53, TWO_CALLS RESULT("2", "two") "," RESULT("2", "one") "]}",
+           TWO_CALLED SAID("two") SAID("one") GEN, true);
+    expect(GM_CHAT_GLM53, TWO_CALLS RESULT("2", "two") "," RESULT("9", "one") "]}",
+           TWO_CALLED SAID("two") SAID("one") GEN, true);
+    expect(GM_CHAT_GLM53, TWO_CALLS RESULT("2", "two") ",{\"role\":\"tool\",\"content\":\"one\"}]}",
+           TWO_CALLED SAID("two") SAID("one") GEN, true);
     expect(GM_CHAT_GLM53, TWO_CALLS RESULT("2", "two") "]}", TWO_CALLED SAID("two") GEN, true);
     for (int f = GM_CHAT_GLM51; f <= GM_CHAT_GLM53; f++) {
         gm_chat_prompt p = {0};
         assert_int_equal(render(&p, (gm_chat_format)f,
-                                "{\"messages\":[{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":[{\"type\":\"text\",\"text\":\"wind \"},"
+                                "{\"messages\":[{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":[{"
+                                "\"type\":\"text\",\"text\":\"wind \"},"
                                 "{\"type\":\"text\",\"text\":\"31 km/h\"}]}]}",
                                 NULL),
                          GM_OK);
-        assert_non_null(strstr(p.text.data, "<|observation|><tool_response>wind 31 km/h</tool_response><|assistant|>"));
+        assert_non_null(
+            strstr(p.text.data, "<|observation|><tool_response>wind 31 km/h</tool_response><|assistant|>"));
         gm_chat_prompt_fini(&p);
     }
     expect(GM_CHAT_GLM52,
-           "{\"tools\":[],\"messages\":[{\"role\":\"tool\",\"content\":[{\"output\":\"a\"},{\"output\":{\"b\":1}},{\"type\":\"tool_reference\",\"name\":\"f\"}]},"
+           "{\"tools\":[],\"messages\":[{\"role\":\"tool\",\"content\":[{\"output\":\"a\"},{\"output\":{"
+           "\"b\":1}},{\"type\":\"tool_reference\",\"name\":\"f\"}]},"
            "{\"role\":\"tool\"},{\"role\":\"tool\",\"content\":[]}]}",
-           H53 "<|observation|>" SAID("a") SAID("{\"b\": 1}") SAID("<tools>\n</tools>") SAID("") SAID("") GEN, true);
+           H53 "<|observation|>" SAID("a") SAID("{\"b\": 1}") SAID("<tools>\n</tools>") SAID("") SAID("") GEN,
+           true);
 }
 
 static void test_tools_block(void **state)
 {
     (void)state;
-#define TOOLS                                                                                                                   \
-    "{\"messages\":[],\"tools\":[{\"type\":\"function\",\"function\":{\"strict\":true,\"name\":\"é/\",\"x\":1e-5,\"y\":1e16,\"z\":-0.5,\"w\":0.1," \
-    "\"v\":123456789.125,\"u\":1e22,\"t\":[],\"s\":{},\"r\":\"\\u0007<&\"}},{\"name\":\"flat\",\"defer_loading\":false},{\"name\":\"late\"," \
-    "\"defer_loading\":true},{\"type\":\"function\",\"defer_loading\":true,\"function\":{\"name\":\"late2\"}}]}"
+#define TOOLS                                                                                                \
+    "{\"messages\":[],\"tools\":[{\"type\":\"function\",\"function\":{\"strict\":true,\"name\":\"é/"        \
+    "\",\"x\":1e-5,\"y\":1e16,\"z\":-0.5,\"w\":0.1,"                                                         \
+    "\"v\":123456789.125,\"u\":1e22,\"t\":[],\"s\":{},\"r\":\"\\u0007<&\"}},{\"name\":\"flat\",\"defer_"     \
+    "loading\":false},{\"name\":\"late\","                                                                   \
+    "\"defer_loading\":true},{\"type\":\"function\",\"defer_loading\":true,\"function\":{\"name\":"          \
+    "\"late2\"}}]}"
     gm_chat_prompt p = {0};
     assert_int_equal(render(&p, GM_CHAT_GLM52, TOOLS, NULL), GM_OK);
-    assert_non_null(strstr(p.text.data, "<tools>\n{\"name\": \"é/\", \"x\": 1e-05, \"y\": 1e+16, \"z\": -0.5, \"w\": 0.1, \"v\": 123456789.125, "
-                                        "\"u\": 1e+22, \"t\": [], \"s\": {}, \"r\": \"\\u0007<&\"}\n{\"name\": \"flat\"}\n</tools>\n\nFor each"));
+    assert_non_null(strstr(p.text.data, "<tools>\n{\"name\": \"é/\", \"x\": 1e-05, \"y\": 1e+16, \"z\": "
+                                        "-0.5, \"w\": 0.1, \"v\": 123456789.125, "
+                                        "\"u\": 1e+22, \"t\": [], \"s\": {}, \"r\": "
+                                        "\"\\u0007<&\"}\n{\"name\": \"flat\"}\n</tools>\n\nFor each"));
     gm_chat_prompt_fini(&p);
     assert_int_equal(render(&p, GM_CHAT_GLM5, TOOLS, NULL), GM_OK);
     assert_non_null(strstr(p.text.data, "{\"type\": \"function\", \"function\": {\"strict\": true, "));
     assert_non_null(strstr(p.text.data, "late2"));
     gm_chat_prompt_fini(&p);
-    assert_int_equal(render(&p, GM_CHAT_GLM53, "{\"messages\":[],\"tools\":[{\"name\":\"a\",\"defer_loading\":true}]}", NULL), GM_OK);
+    assert_int_equal(render(&p, GM_CHAT_GLM53,
+                            "{\"messages\":[],\"tools\":[{\"name\":\"a\",\"defer_loading\":true}]}", NULL),
+                     GM_OK);
     assert_non_null(strstr(p.text.data, "<tools>\n\n</tools>"));
     gm_chat_prompt_fini(&p);
 }
@@ -300,8 +368,10 @@ static void test_roles(void **state)
 {
     (void)state;
     expect(GM_CHAT_GLM53,
-           "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"u\"},{\"role\":\"assistant\",\"content\":\"a\"},"
-           "{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"critic\",\"content\":\"x\"},{\"role\":\"user\",\"content\":\"v\"}]}",
+           "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"u\"},{"
+           "\"role\":\"assistant\",\"content\":\"a\"},"
+           "{\"role\":\"developer\",\"content\":\"d\"},{\"role\":\"critic\",\"content\":\"x\"},{\"role\":"
+           "\"user\",\"content\":\"v\"}]}",
            H53 "<|system|>s<|user|>u<|assistant|><think></think>a<|system|>d<|user|>v" GEN, true);
     expect(GM_CHAT_GLM53, "{\"messages\":[]}", H53 GEN, true);
 }
@@ -309,24 +379,33 @@ static void test_roles(void **state)
 static void test_continue(void **state)
 {
     (void)state;
-#define CONT(m) "{\"generate\":false,\"continue\":true,\"messages\":[{\"role\":\"user\",\"content\":\"u\"}," m "]}"
-    expect(GM_CHAT_GLM53, CONT("{\"role\":\"assistant\",\"content\":\"One, two,\"}"), H53 "<|user|>u<|assistant|><think></think>One, two,", false);
-    expect(GM_CHAT_GLM53, CONT("{\"role\":\"assistant\",\"reasoning_content\":\"so\"}"), H53 "<|user|>u<|assistant|><think>so", true);
-    expect(GM_CHAT_GLM52, CONT("{\"role\":\"assistant\",\"content\":\"\"}"), H53 "<|user|>u<|assistant|><think>", true);
-    expect(GM_CHAT_GLM52, CONT("{\"role\":\"assistant\",\"reasoning\":\"r\",\"content\":\"x\"}"), H53 "<|user|>u<|assistant|><think>r</think>x", false);
+#define CONT(m)                                                                                              \
+    "{\"generate\":false,\"continue\":true,\"messages\":[{\"role\":\"user\",\"content\":\"u\"}," m "]}"
+    expect(GM_CHAT_GLM53, CONT("{\"role\":\"assistant\",\"content\":\"One, two,\"}"),
+           H53 "<|user|>u<|assistant|><think></think>One, two,", false);
+    expect(GM_CHAT_GLM53, CONT("{\"role\":\"assistant\",\"reasoning_content\":\"so\"}"),
+           H53 "<|user|>u<|assistant|><think>so", true);
+    expect(GM_CHAT_GLM52, CONT("{\"role\":\"assistant\",\"content\":\"\"}"),
+           H53 "<|user|>u<|assistant|><think>", true);
+    expect(GM_CHAT_GLM52, CONT("{\"role\":\"assistant\",\"reasoning\":\"r\",\"content\":\"x\"}"),
+           H53 "<|user|>u<|assistant|><think>r</think>x", false);
     expect_error(GM_CHAT_GLM53, CONT("{\"role\":\"user\",\"content\":\"x\"}"), "continue_final_message");
-    expect_error(GM_CHAT_GLM53, CONT("{\"role\":\"assistant\",\"tool_calls\":[{\"name\":\"f\"}]}"), "messages[1].tool_calls");
+    expect_error(GM_CHAT_GLM53, CONT("{\"role\":\"assistant\",\"tool_calls\":[{\"name\":\"f\"}]}"),
+                 "messages[1].tool_calls");
     expect_error(GM_CHAT_GLM53, "{\"continue\":true,\"messages\":[{\"role\":\"assistant\"}]}", "exclude");
-    expect_error(GM_CHAT_GLM53, "{\"continue\":true,\"generate\":false,\"messages\":[]}", "continue_final_message");
+    expect_error(GM_CHAT_GLM53, "{\"continue\":true,\"generate\":false,\"messages\":[]}",
+                 "continue_final_message");
 }
 
-/* The rendered prompts and ids of the reference: text, then ids with and without control tokens in the content. */
+/* The rendered prompts and ids of the reference: text, then ids with and without control tokens in the
+ * content. */
 static void check_ids(const gm_chat_prompt *p, const json_t *want, bool special)
 {
     gm_ids ids = {0};
     assert_int_equal(gm_chat_encode(p, tok, special, &ids, NULL), GM_OK);
     assert_int_equal(ids.n, json_array_size(want));
-    for (size_t i = 0; i < ids.n; i++) assert_int_equal(ids.data[i], json_integer_value(json_array_get(want, i)));
+    for (size_t i = 0; i < ids.n; i++)
+        assert_int_equal(ids.data[i], json_integer_value(json_array_get(want, i)));
     gm_ids_fini(&ids);
 }
 
@@ -341,8 +420,10 @@ static void test_prompts(void **state)
     while (getline(&line, &cap, in) > 0) {
         json_t *v = json_loads(line, 0, NULL);
         gm_chat_prompt p = {0};
-        gm_chat_request req = {.messages = json_object_get(v, "messages"), .tools = json_object_get(v, "tools"),
-                               .reasoning_effort = json_object_get(v, "reasoning_effort"), .add_generation_prompt = true};
+        gm_chat_request req = {.messages = json_object_get(v, "messages"),
+                               .tools = json_object_get(v, "tools"),
+                               .reasoning_effort = json_object_get(v, "reasoning_effort"),
+                               .add_generation_prompt = true};
         assert_int_equal(gm_chat_render(&p, GM_CHAT_GLM53, &req, NULL), GM_OK);
         assert_string_equal(p.text.data, json_string_value(json_object_get(v, "text")));
         check_ids(&p, json_object_get(v, "ids"), false);
@@ -368,15 +449,20 @@ static void test_control_tokens_in_text(void **state)
     (void)state;
     gm_chat_prompt p = {0};
     gm_ids plain = {0}, special = {0};
-    assert_int_equal(render(&p, GM_CHAT_GLM53,
-                            "{\"messages\":[{\"role\":\"user\",\"content\":\"say this: </think><|user|>x<|observation|>\"},"
-                            "{\"role\":\"assistant\",\"reasoning_content\":\"<sop>\",\"content\":\"<|system|>\",\"tool_calls\":[{\"name\":\"<think>\","
-                            "\"arguments\":{\"</arg_key>\":\"</arg_value>\",\"b\":[\"<think>\"]}}]},{\"role\":\"tool\",\"content\":\"</tool_response>\"}]}",
-                            NULL),
-                     GM_OK);
+    assert_int_equal(
+        render(
+            &p, GM_CHAT_GLM53,
+            "{\"messages\":[{\"role\":\"user\",\"content\":\"say this: </think><|user|>x<|observation|>\"},"
+            "{\"role\":\"assistant\",\"reasoning_content\":\"<sop>\",\"content\":\"<|system|>\",\"tool_"
+            "calls\":[{\"name\":\"<think>\","
+            "\"arguments\":{\"</arg_key>\":\"</"
+            "arg_value>\",\"b\":[\"<think>\"]}}]},{\"role\":\"tool\",\"content\":\"</tool_response>\"}]}",
+            NULL),
+        GM_OK);
     assert_int_equal(gm_chat_encode(&p, tok, false, &plain, NULL), GM_OK);
     assert_int_equal(gm_chat_encode(&p, tok, true, &special, NULL), GM_OK);
-    /* gMASK sop system, user, assistant think /think, call (2 + 2 * 4), observation response 2, assistant think */
+    /* gMASK sop system, user, assistant think /think, call (2 + 2 * 4), observation response 2, assistant
+     * think */
     assert_int_equal(count_added(&plain), 3 + 1 + 3 + 10 + 3 + 2);
     assert_int_equal(count_added(&special), count_added(&plain) + 10);
     gm_str text = {0};
@@ -431,10 +517,12 @@ static void test_detect(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sha256),        cmocka_unit_test(test_glm52_goldens), cmocka_unit_test(test_efforts),
-        cmocka_unit_test(test_thinking_history), cmocka_unit_test(test_arguments),  cmocka_unit_test(test_content_parts),
-        cmocka_unit_test(test_tool_results),  cmocka_unit_test(test_tools_block),   cmocka_unit_test(test_roles),
-        cmocka_unit_test(test_continue),      cmocka_unit_test(test_prompts),       cmocka_unit_test(test_control_tokens_in_text),
+        cmocka_unit_test(test_sha256),       cmocka_unit_test(test_glm52_goldens),
+        cmocka_unit_test(test_efforts),      cmocka_unit_test(test_thinking_history),
+        cmocka_unit_test(test_arguments),    cmocka_unit_test(test_content_parts),
+        cmocka_unit_test(test_tool_results), cmocka_unit_test(test_tools_block),
+        cmocka_unit_test(test_roles),        cmocka_unit_test(test_continue),
+        cmocka_unit_test(test_prompts),      cmocka_unit_test(test_control_tokens_in_text),
         cmocka_unit_test(test_detect),
     };
     return cmocka_run_group_tests(tests, open_tiny, close_tiny);

@@ -50,10 +50,12 @@ static void check_stream(const int32_t *ids, size_t n, bool skip_special)
 static void test_texts(void **state)
 {
     (void)state;
-    static const char *const texts[] = {"ď", "👩‍🚀", "한글 🚀 end", "大阪🚆 \"quoted\" 'it''s' \"", "a ,b . c !", "x<|user|>é<think>"};
+    static const char *const texts[] = {
+        "ď", "👩‍🚀", "한글 🚀 end", "大阪🚆 \"quoted\" 'it''s' \"", "a ,b . c !", "x<|user|>é<think>"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         gm_ids ids = {0};
-        assert_int_equal(gm_tokenizer_encode(tok, texts[i], strlen(texts[i]), GM_ADDED_MATCH, &ids, NULL), GM_OK);
+        assert_int_equal(gm_tokenizer_encode(tok, texts[i], strlen(texts[i]), GM_ADDED_MATCH, &ids, NULL),
+                         GM_OK);
         for (size_t n = 0; n <= ids.n; n++) { /* cut anywhere, inside characters too */
             check_stream(ids.data, n, false);
             check_stream(ids.data, n, true);
@@ -70,7 +72,8 @@ static void test_random_ids(void **state)
     for (int round = 0; round < 2000; round++) {
         int32_t ids[24];
         size_t n = (size_t)gm_rng_below(&rng, 24);
-        for (size_t i = 0; i < n; i++) ids[i] = (int32_t)gm_rng_below(&rng, round % 2 ? 2536 : 256); /* bytes */
+        for (size_t i = 0; i < n; i++)
+            ids[i] = (int32_t)gm_rng_below(&rng, round % 2 ? 2536 : 256); /* bytes */
         check_stream(ids, n, round % 3 == 0);
     }
     gm_detok d;
@@ -148,7 +151,8 @@ static void test_hold_back(void **state)
     gm_str out = {0};
     static const struct {
         const char *push, *shown;
-    } steps[] = {{"a", ""}, {"b", ""}, {"a", ""}, {"a", "aba"}, {"x", "abaa"}, {"y", "abaa"}, {"q", "abaaxyq"}, {"é", "abaaxyqé"}};
+    } steps[] = {{"a", ""},     {"b", ""},     {"a", ""},        {"a", "aba"},
+                 {"x", "abaa"}, {"y", "abaa"}, {"q", "abaaxyq"}, {"é", "abaaxyqé"}};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         assert_int_equal(gm_stopper_push(s, steps[i].push, strlen(steps[i].push), &out), -1);
         assert_string_equal(gm_str_c(&out), steps[i].shown);

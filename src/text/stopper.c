@@ -1,5 +1,5 @@
-/* One Knuth-Morris-Pratt automaton a stop string: after each byte its state is the length of the longest suffix of
- * the text that begins the string, so the longest of all is exactly what must be held back. */
+/* One Knuth-Morris-Pratt automaton a stop string: after each byte its state is the length of the longest
+ * suffix of the text that begins the string, so the longest of all is exactly what must be held back. */
 #include "text/detok.h"
 
 #include <string.h>

@@ -10,13 +10,16 @@ typedef struct gm_text_range {
     size_t begin, end;
 } gm_text_range;
 
-/* As gm_tokenizer_encode(), with added tokens matched only where the whole literal lies inside one range. Elsewhere
- * a range's edge means nothing: the text between two matches is split and merged as one piece. text must be UTF-8. */
+/* As gm_tokenizer_encode(), with added tokens matched only where the whole literal lies inside one range.
+ * Elsewhere a range's edge means nothing: the text between two matches is split and merged as one piece. text
+ * must be UTF-8. */
 gm_status gm_tokenizer_encode_ranges(const gm_tokenizer *t, const char *text, size_t len,
-                                     const gm_text_range *ranges, size_t n_ranges, gm_ids *ids, gm_error *err);
+                                     const gm_text_range *ranges, size_t n_ranges, gm_ids *ids,
+                                     gm_error *err);
 
-/* Append s[0..len), each maximal part that no character can hold replaced by one U+FFFD (as Python's and Rust's
- * decoders do). With `more` a cut-off character at the end is left alone; returns how many bytes were used. */
+/* Append s[0..len), each maximal part that no character can hold replaced by one U+FFFD (as Python's and
+ * Rust's decoders do). With `more` a cut-off character at the end is left alone; returns how many bytes were
+ * used. */
 size_t gm_text_scrub(gm_str *out, const char *s, size_t len, bool more);
 
 /* s[0..*len) without leading and trailing white space as Python's str.strip() sees it. */

@@ -25,11 +25,11 @@ static size_t space_len(const unsigned char *s, size_t len)
     if (len >= 2 && s[0] == 0xC2 && (s[1] == 0x85 || s[1] == 0xA0)) return 2;
     if (len < 3) return 0;
     uint32_t c = (uint32_t)s[0] << 16 | (uint32_t)s[1] << 8 | s[2];
-    bool hit = c == 0xE19A80                        /* U+1680 */
-               || (c >= 0xE28080 && c <= 0xE2808A)  /* U+2000..200A */
-               || c == 0xE280A8 || c == 0xE280A9    /* U+2028, 2029 */
-               || c == 0xE280AF || c == 0xE2819F    /* U+202F, 205F */
-               || c == 0xE38080;                    /* U+3000 */
+    bool hit = c == 0xE19A80                       /* U+1680 */
+               || (c >= 0xE28080 && c <= 0xE2808A) /* U+2000..200A */
+               || c == 0xE280A8 || c == 0xE280A9   /* U+2028, 2029 */
+               || c == 0xE280AF || c == 0xE2819F   /* U+202F, 205F */
+               || c == 0xE38080;                   /* U+3000 */
     return hit ? 3 : 0;
 }
 

@@ -113,7 +113,8 @@ static gm_status encode_text(encoding *e, const char *text, size_t len, const gm
 gm_status gm_tokenizer_encode_ranges(const gm_tokenizer *t, const char *text, size_t len,
                                      const gm_text_range *ranges, size_t n_ranges, gm_ids *ids, gm_error *err)
 {
-    if (len > INT32_MAX) return gm_fail(err, GM_EARG, "a text of %zu bytes, at most %d can be encoded", len, INT32_MAX);
+    if (len > INT32_MAX)
+        return gm_fail(err, GM_EARG, "a text of %zu bytes, at most %d can be encoded", len, INT32_MAX);
     if (gm_utf8_valid_len(text, len) != len) return gm_fail(err, GM_EARG, "the text is not UTF-8");
     if (!len) return GM_OK;
     encoding e = {.t = t, .ids = ids, .run = gm_presplit_start(t->split)};
@@ -125,8 +126,8 @@ gm_status gm_tokenizer_encode_ranges(const gm_tokenizer *t, const char *text, si
     return st;
 }
 
-gm_status gm_tokenizer_encode(const gm_tokenizer *t, const char *text, size_t len, gm_added added, gm_ids *ids,
-                              gm_error *err)
+gm_status gm_tokenizer_encode(const gm_tokenizer *t, const char *text, size_t len, gm_added added,
+                              gm_ids *ids, gm_error *err)
 {
     gm_str mended = {0};
     if (len <= INT32_MAX && gm_utf8_valid_len(text, len) != len) {
@@ -173,8 +174,8 @@ bool gm_tokenizer_token_string(const gm_tokenizer *t, int32_t id, gm_str *out)
     return true;
 }
 
-gm_status gm_tokenizer_decode(const gm_tokenizer *t, const int32_t *ids, size_t n, bool skip_special, gm_str *out,
-                              gm_error *err)
+gm_status gm_tokenizer_decode(const gm_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
+                              gm_str *out, gm_error *err)
 {
     gm_str raw = {0};
     for (size_t i = 0; i < n; i++) {

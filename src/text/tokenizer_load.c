@@ -20,7 +20,8 @@ typedef struct loader {
 #define REFUSE(l, ...) refuse((l), GM_ENOTSUP, __VA_ARGS__)
 #define MALFORMED(l, ...) refuse((l), GM_EFORMAT, __VA_ARGS__)
 
-static gm_status refuse(const loader *l, gm_status st, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static gm_status refuse(const loader *l, gm_status st, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 static gm_status refuse(const loader *l, gm_status st, const char *fmt, ...)
 {
     gm_str s = {0};
@@ -56,7 +57,8 @@ static gm_status check_normalizer(const loader *l, const json_t *v)
 {
     if (absent(v)) return GM_OK;
     const json_t *list = json_object_get(v, "normalizers");
-    if (strcmp(type_of(v), "Sequence") == 0 && json_is_array(list) && json_array_size(list) == 0) return GM_OK;
+    if (strcmp(type_of(v), "Sequence") == 0 && json_is_array(list) && json_array_size(list) == 0)
+        return GM_OK;
     return REFUSE(l, "normalizer of type \"%.40s\" is not implemented", type_of(v));
 }
 
@@ -84,11 +86,15 @@ static gm_status load_split(const loader *l, const json_t *v)
     const char *behavior = json_string_value(json_object_get(v, "behavior"));
     if (strcmp(type_of(v), "Split") != 0)
         return REFUSE(l, "pre_tokenizer of type \"%.40s\" is not implemented", type_of(v));
-    if (!json_is_string(regex)) return REFUSE(l, "pre_tokenizer: Split without a Regex pattern is not implemented");
+    if (!json_is_string(regex))
+        return REFUSE(l, "pre_tokenizer: Split without a Regex pattern is not implemented");
     if (!behavior || strcmp(behavior, "Isolated") != 0)
-        return REFUSE(l, "pre_tokenizer: Split behavior \"%.40s\" is not implemented", behavior ? behavior : "");
-    if (!is_false(json_object_get(v, "invert"))) return REFUSE(l, "pre_tokenizer: Split invert is not implemented");
-    return gm_presplit_create(&l->t->split, json_string_value(regex), json_string_length(regex), l->what, l->err);
+        return REFUSE(l, "pre_tokenizer: Split behavior \"%.40s\" is not implemented",
+                      behavior ? behavior : "");
+    if (!is_false(json_object_get(v, "invert")))
+        return REFUSE(l, "pre_tokenizer: Split invert is not implemented");
+    return gm_presplit_create(&l->t->split, json_string_value(regex), json_string_length(regex), l->what,
+                              l->err);
 }
 
 static gm_status load_pre_tokenizer(const loader *l, const json_t *v)
@@ -102,7 +108,8 @@ static gm_status load_pre_tokenizer(const loader *l, const json_t *v)
     gm_status st = load_split(l, json_array_get(list, 0));
     if (!st) st = check_byte_level(l, bytes, "pre_tokenizer");
     if (st) return st;
-    if (!is_false(json_object_get(bytes, "add_prefix_space")) || !json_is_false(json_object_get(bytes, "use_regex")))
+    if (!is_false(json_object_get(bytes, "add_prefix_space")) ||
+        !json_is_false(json_object_get(bytes, "use_regex")))
         return REFUSE(l, "pre_tokenizer: ByteLevel with add_prefix_space or use_regex is not implemented");
     return GM_OK;
 }
@@ -111,7 +118,8 @@ static gm_status check_model(const loader *l, const json_t *m)
 {
     const char *type = type_of(m);
     if (!json_is_object(m)) return MALFORMED(l, "model is not an object");
-    if (*type && strcmp(type, "BPE") != 0) return REFUSE(l, "model of type \"%.40s\" is not implemented", type);
+    if (*type && strcmp(type, "BPE") != 0)
+        return REFUSE(l, "model of type \"%.40s\" is not implemented", type);
     static const char *const off[] = {"dropout", "unk_token"};
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         if (!absent(json_object_get(m, off[i]))) return REFUSE(l, "model.%s is not implemented", off[i]);
@@ -121,9 +129,11 @@ static gm_status check_model(const loader *l, const json_t *m)
         if (!absent(v) && !(json_is_string(v) && json_string_length(v) == 0))
             return REFUSE(l, "model.%s is not implemented", affixes[i]);
     }
-    if (!is_false(json_object_get(m, "byte_fallback"))) return REFUSE(l, "model.byte_fallback is not implemented");
+    if (!is_false(json_object_get(m, "byte_fallback")))
+        return REFUSE(l, "model.byte_fallback is not implemented");
     const json_t *ignore = json_object_get(m, "ignore_merges");
-    if (!is_false(ignore) && !json_is_true(ignore)) return MALFORMED(l, "model.ignore_merges is not a boolean");
+    if (!is_false(ignore) && !json_is_true(ignore))
+        return MALFORMED(l, "model.ignore_merges is not a boolean");
     l->t->bpe.ignore_merges = json_is_true(ignore);
     return GM_OK;
 }
@@ -146,11 +156,13 @@ static gm_status size_tables(const loader *l, const json_t *vocab, const json_t 
     size_t n = json_object_size(vocab) + json_array_size(added), i;
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)vocab, key, v) {
+    json_object_foreach((json_t *)(uintptr_t)vocab, key, v)
+    {
         if (!good_id(v, &id)) return MALFORMED(l, "model.vocab: an id is not an integer in [0, %d)", ID_MAX);
         if (id > highest) highest = id;
     }
-    json_array_foreach(added, i, v) {
+    json_array_foreach(added, i, v)
+    {
         if (!good_id(json_object_get(v, "id"), &id))
             return MALFORMED(l, "added_tokens[%zu].id is not an integer in [0, %d)", i, ID_MAX);
         if (id > highest) highest = id;
@@ -185,7 +197,8 @@ static bool unmap(gm_str *out, const char *s, size_t len)
     return true;
 }
 
-/* Added tokens may stand in the vocabulary as well; there they are not byte-mapped, so they are left to the list. */
+/* Added tokens may stand in the vocabulary as well; there they are not byte-mapped, so they are left to the
+ * list. */
 static bool is_added_literal(const loader *l, const char *text, size_t len, int32_t id)
 {
     return gm_added_set_id(&l->t->added, text, len) == id;
@@ -198,10 +211,12 @@ static gm_status load_vocab(const loader *l, const json_t *vocab)
     const char *key;
     size_t len;
     json_t *v;
-    json_object_keylen_foreach((json_t *)(uintptr_t)vocab, key, len, v) {
+    json_object_keylen_foreach((json_t *)(uintptr_t)vocab, key, len, v)
+    {
         int32_t id = (int32_t)json_integer_value(v);
         if (is_added_literal(l, key, len, id)) continue;
-        if (len == 0 || len > TOKEN_BYTES_MAX) st = MALFORMED(l, "model.vocab: token %d has %zu bytes", id, len);
+        if (len == 0 || len > TOKEN_BYTES_MAX)
+            st = MALFORMED(l, "model.vocab: token %d has %zu bytes", id, len);
         else if (!unmap(&bytes, key, len))
             st = MALFORMED(l, "model.vocab: token %d has a character outside the byte-level alphabet", id);
         else if (!gm_bpe_add(&l->t->bpe, id, bytes.data, bytes.len))
@@ -269,8 +284,10 @@ static gm_status load_merges(const loader *l, const json_t *merges)
     size_t i;
     json_t *v;
     if (!json_is_array(merges)) return MALFORMED(l, "model.merges is not an array");
-    if (json_array_size(merges) > ID_MAX) return MALFORMED(l, "model.merges has %zu entries", json_array_size(merges));
-    json_array_foreach(merges, i, v) {
+    if (json_array_size(merges) > ID_MAX)
+        return MALFORMED(l, "model.merges has %zu entries", json_array_size(merges));
+    json_array_foreach(merges, i, v)
+    {
         st = load_merge(l, i, v, &one, &both);
         if (st) break;
     }
@@ -287,9 +304,11 @@ static gm_status check_added(const loader *l, size_t i, const json_t *v)
     const json_t *content = json_object_get(v, "content"), *special = json_object_get(v, "special");
     if (!json_is_string(content)) return MALFORMED(l, "added_tokens[%zu].content is not a string", i);
     size_t len = json_string_length(content);
-    if (len == 0 || len > TOKEN_BYTES_MAX) return MALFORMED(l, "added_tokens[%zu].content has %zu bytes", i, len);
+    if (len == 0 || len > TOKEN_BYTES_MAX)
+        return MALFORMED(l, "added_tokens[%zu].content has %zu bytes", i, len);
     for (size_t k = 0; k < sizeof off / sizeof *off; k++)
-        if (!is_false(json_object_get(v, off[k]))) return REFUSE(l, "added_tokens[%zu].%s is not implemented", i, off[k]);
+        if (!is_false(json_object_get(v, off[k])))
+            return REFUSE(l, "added_tokens[%zu].%s is not implemented", i, off[k]);
     if (!is_false(special) && !json_is_true(special))
         return MALFORMED(l, "added_tokens[%zu].special is not a boolean", i);
     return GM_OK;
@@ -307,29 +326,35 @@ static gm_status load_added(const loader *l, const json_t *added)
 {
     size_t i;
     json_t *v;
-    json_array_foreach(added, i, v) {
+    json_array_foreach(added, i, v)
+    {
         gm_status st = check_added(l, i, v);
         if (st) return st;
         const json_t *content = json_object_get(v, "content");
         const char *text = json_string_value(content);
         size_t len = json_string_length(content);
         int32_t id = (int32_t)json_integer_value(json_object_get(v, "id"));
-        if (!gm_bpe_add_literal(&l->t->bpe, id, text, len)) return MALFORMED(l, "added_tokens[%zu]: id %d is given twice", i, id);
+        if (!gm_bpe_add_literal(&l->t->bpe, id, text, len))
+            return MALFORMED(l, "added_tokens[%zu]: id %d is given twice", i, id);
         if (!gm_added_set_put(&l->t->added, text, len, id))
             return MALFORMED(l, "added_tokens[%zu]: its content is given twice", i);
-        l->t->flags[id] = (unsigned char)(GM_TOKEN_ADDED | (json_is_true(json_object_get(v, "special")) ? GM_TOKEN_SPECIAL : 0));
+        l->t->flags[id] =
+            (unsigned char)(GM_TOKEN_ADDED |
+                            (json_is_true(json_object_get(v, "special")) ? GM_TOKEN_SPECIAL : 0));
         int32_t chars = count_chars(text, len);
         if (chars > l->t->longest) l->t->longest = chars;
     }
     return GM_OK;
 }
 
-/* Hugging Face gives an added token the vocabulary's id where both name one: the file must agree with itself. */
+/* Hugging Face gives an added token the vocabulary's id where both name one: the file must agree with itself.
+ */
 static gm_status check_added_in_vocab(const loader *l, const json_t *vocab, const json_t *added)
 {
     size_t i;
     json_t *v;
-    json_array_foreach(added, i, v) {
+    json_array_foreach(added, i, v)
+    {
         const json_t *content = json_object_get(v, "content");
         const json_t *id = json_object_getn(vocab, json_string_value(content), json_string_length(content));
         if (id && json_integer_value(id) != json_integer_value(json_object_get(v, "id")))
@@ -366,7 +391,8 @@ static gm_status from_json(gm_tokenizer **out, const json_t *root, const char *w
     return st;
 }
 
-gm_status gm_tokenizer_parse(gm_tokenizer **out, const char *json, size_t len, const char *what, gm_error *err)
+gm_status gm_tokenizer_parse(gm_tokenizer **out, const char *json, size_t len, const char *what,
+                             gm_error *err)
 {
     json_t *root = NULL;
     gm_status st = gm_json_parse(&root, json, len, what, NULL, err);
@@ -375,22 +401,26 @@ gm_status gm_tokenizer_parse(gm_tokenizer **out, const char *json, size_t len, c
     return st;
 }
 
-/* tokenizer_config.json has nothing that this tokenizer needs, but it can ask for things that would change the ids
- * or the text. The flag of a special token is tokenizer.json's: a list here only must not name unknown tokens. */
+/* tokenizer_config.json has nothing that this tokenizer needs, but it can ask for things that would change
+ * the ids or the text. The flag of a special token is tokenizer.json's: a list here only must not name
+ * unknown tokens. */
 static gm_status check_config(const gm_tokenizer *t, const json_t *root, const char *what, gm_error *err)
 {
-    static const char *const off[] = {"add_bos_token", "add_eos_token", "add_prefix_space", "clean_up_tokenization_spaces",
-                                      "do_lower_case", "remove_space"};
+    static const char *const off[] = {"add_bos_token",    "add_eos_token",
+                                      "add_prefix_space", "clean_up_tokenization_spaces",
+                                      "do_lower_case",    "remove_space"};
     if (!json_is_object(root)) return gm_fail(err, GM_EFORMAT, "%s: not an object", what);
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         if (!is_false(json_object_get(root, off[i])))
             return gm_fail(err, GM_ENOTSUP, "%s: %s is not implemented", what, off[i]);
     size_t i;
     json_t *v;
-    json_array_foreach(json_object_get(root, "extra_special_tokens"), i, v) {
+    json_array_foreach(json_object_get(root, "extra_special_tokens"), i, v)
+    {
         const json_t *s = json_is_object(v) ? json_object_get(v, "content") : v;
         if (!json_is_string(s) || gm_added_set_id(&t->added, json_string_value(s), json_string_length(s)) < 0)
-            return gm_fail(err, GM_EFORMAT, "%s: extra_special_tokens[%zu] is not among the added tokens", what, i);
+            return gm_fail(err, GM_EFORMAT, "%s: extra_special_tokens[%zu] is not among the added tokens",
+                           what, i);
     }
     return GM_OK;
 }

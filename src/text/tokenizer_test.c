@@ -46,7 +46,8 @@ static void encode(const char *text, size_t len, gm_added added, gm_ids *ids)
 static void expect_ids(const char *text, const json_t *want, const gm_ids *got)
 {
     bool same = json_array_size(want) == got->n;
-    for (size_t i = 0; i < got->n && same; i++) same = json_integer_value(json_array_get(want, i)) == got->data[i];
+    for (size_t i = 0; i < got->n && same; i++)
+        same = json_integer_value(json_array_get(want, i)) == got->data[i];
     if (same) return;
     gm_str s = {0};
     for (size_t i = 0; i < got->n; i++) gm_str_printf(&s, " %d", got->data[i]);
@@ -139,7 +140,8 @@ static void test_facts(void **state)
     assert_int_equal(gm_tokenizer_added_id(tok, ""), -1);
     assert_true(gm_tokenizer_is_special(tok, 2507));
     assert_true(gm_tokenizer_is_added(tok, 2521) && !gm_tokenizer_is_special(tok, 2521)); /* <think> */
-    assert_false(gm_tokenizer_is_added(tok, 5) || gm_tokenizer_is_added(tok, -1) || gm_tokenizer_is_special(tok, 2560));
+    assert_false(gm_tokenizer_is_added(tok, 5) || gm_tokenizer_is_added(tok, -1) ||
+                 gm_tokenizer_is_special(tok, 2560));
     assert_null(gm_tokenizer_bytes(tok, 2536, &len));
     assert_null(gm_tokenizer_bytes(tok, -1, &len));
     gm_str s = {0};
@@ -165,8 +167,16 @@ static void test_invalid_utf8(void **state)
     (void)state;
     static const struct {
         const char *in, *same_as;
-    } cases[] = {{"a\xff" "b", "a\ufffd" "b"},       {"\xe4\xb8", "\ufffd"}, {"\xe4\xb8x", "\ufffdx"}, {"\xe0\x80", "\ufffd\ufffd"},
-                 {"\xed\xa0\x80", "\ufffd\ufffd\ufffd"}, {"\xf0\x9f\x9a!", "\ufffd!"}, {"\xc0\xaf", "\ufffd\ufffd"}};
+    } cases[] = {{"a\xff"
+                  "b",
+                  "a\ufffd"
+                  "b"},
+                 {"\xe4\xb8", "\ufffd"},
+                 {"\xe4\xb8x", "\ufffdx"},
+                 {"\xe0\x80", "\ufffd\ufffd"},
+                 {"\xed\xa0\x80", "\ufffd\ufffd\ufffd"},
+                 {"\xf0\x9f\x9a!", "\ufffd!"},
+                 {"\xc0\xaf", "\ufffd\ufffd"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         gm_ids a = {0}, b = {0};
         encode(cases[i].in, strlen(cases[i].in), GM_ADDED_MATCH, &a);
@@ -325,9 +335,11 @@ static void test_merge_strings(void **state)
     (void)state;
     json_t *root = tiny_json(), *merges = json_object_get(json_object_get(root, "model"), "merges"), *v;
     size_t i;
-    json_array_foreach(merges, i, v) {
+    json_array_foreach(merges, i, v)
+    {
         gm_str s = {0};
-        gm_str_printf(&s, "%s %s", json_string_value(json_array_get(v, 0)), json_string_value(json_array_get(v, 1)));
+        gm_str_printf(&s, "%s %s", json_string_value(json_array_get(v, 0)),
+                      json_string_value(json_array_get(v, 1)));
         json_array_set_new(merges, i, json_string(s.data));
         gm_str_fini(&s);
     }
@@ -348,12 +360,45 @@ static void test_merge_strings(void **state)
     json_decref(root);
 }
 
+/* Every allocation that can report failure, made to fail in turn. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    gm_error err = {0};
+    gm_tokenizer *t = NULL;
+    gm_status st = GM_ENOMEM;
+    long nth = 1;
+    for (; st; nth++) {
+        gm_alloc_fail_at(nth);
+        st = gm_tokenizer_open(&t, DIR, &err);
+        gm_alloc_fail_at(0);
+        if (st) assert_int_equal(st, GM_ENOMEM);
+    }
+    assert_true(nth > 3);
+    gm_tokenizer_close(t);
+    char word[200];
+    memset(word, 'q', sizeof word);
+    gm_ids ids = {0};
+    for (st = GM_ENOMEM, nth = 1; st; nth++) {
+        gm_alloc_fail_at(nth);
+        st = gm_tokenizer_encode(tok, word, sizeof word, GM_ADDED_PLAIN, &ids, &err);
+        gm_alloc_fail_at(0);
+        if (st) assert_int_equal(st, GM_ENOMEM);
+        if (st) assert_int_equal(ids.n, 0);
+    }
+    assert_true(nth > 2);
+    round_trip(&ids, word, sizeof word);
+    gm_ids_fini(&ids);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reference),    cmocka_unit_test(test_prompts),    cmocka_unit_test(test_facts),
-        cmocka_unit_test(test_invalid_utf8), cmocka_unit_test(test_long_texts), cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_refusals),     cmocka_unit_test(test_merge_strings),
+        cmocka_unit_test(test_reference),  cmocka_unit_test(test_prompts),
+        cmocka_unit_test(test_facts),      cmocka_unit_test(test_invalid_utf8),
+        cmocka_unit_test(test_long_texts), cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_refusals),   cmocka_unit_test(test_merge_strings),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, open_tiny, close_tiny);
 }

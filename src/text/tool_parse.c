@@ -1,5 +1,5 @@
-/* A lexer cuts the text into the eight tags and runs of other text; the machine below acts on these and on nothing
- * else, so how the text was cut into pieces cannot matter. Inside a run every action is additive. */
+/* A lexer cuts the text into the eight tags and runs of other text; the machine below acts on these and on
+ * nothing else, so how the text was cut into pieces cannot matter. Inside a run every action is additive. */
 #include "text/tool_parse.h"
 
 #include <stdlib.h>
@@ -46,10 +46,10 @@ typedef struct tool {
 
 /* The name being read. Tools are sorted, so those that still fit are a range. */
 typedef struct name_match {
-    gm_str raw;        /* all since <tool_call> */
-    size_t begin;      /* of the name in raw, behind blanks */
-    size_t lo, hi;     /* tools that begin with what was read */
-    const tool *best;  /* the longest tool that what was read begins with */
+    gm_str raw;             /* all since <tool_call> */
+    size_t begin;           /* of the name in raw, behind blanks */
+    size_t lo, hi;          /* tools that begin with what was read */
+    const tool *best;       /* the longest tool that what was read begins with */
     const tool *short_best; /* the next shorter one */
 } name_match;
 
@@ -72,7 +72,7 @@ struct gm_reply {
     bool text_since_call; /* content was shown since the last call */
     name_match name;
 
-    const tool *tool; /* of the open call */
+    const tool *tool;   /* of the open call */
     bool shown, opened; /* the call is shown; its "{" went out */
     gm_str key, value, tail;
     bool have_key, skip, streamed; /* the open value: not wanted; sent piece by piece */
@@ -97,7 +97,8 @@ void gm_reply_deltas_fini(gm_reply_deltas *d)
     *d = (gm_reply_deltas){0};
 }
 
-/* The room that a text of this length has: a power of two, so that appending is cheap without a field for it. */
+/* The room that a text of this length has: a power of two, so that appending is cheap without a field for it.
+ */
 static size_t room_for(size_t len)
 {
     size_t room = 32;
@@ -282,7 +283,8 @@ static void name_narrow(gm_reply *r, size_t d, char c)
 {
     name_match *m = &r->name;
     const tool *t = r->tools;
-    while (m->lo < m->hi && (t[m->lo].len <= d || (unsigned char)t[m->lo].name[d] < (unsigned char)c)) m->lo++;
+    while (m->lo < m->hi && (t[m->lo].len <= d || (unsigned char)t[m->lo].name[d] < (unsigned char)c))
+        m->lo++;
     while (m->lo < m->hi && (unsigned char)t[m->hi - 1].name[d] > (unsigned char)c) m->hi--;
     if (m->lo < m->hi && t[m->lo].len == d + 1) {
         m->short_best = m->best;
@@ -369,14 +371,22 @@ static void on_text(gm_reply *r, const char *s, size_t len)
     if (!len) return;
     switch (r->state) {
     case REASONING:
-    case CONTENT: plain_text(r, s, len); break;
-    case NAME: name_text(r, s, len); break;
+    case CONTENT:
+        plain_text(r, s, len);
+        break;
+    case NAME:
+        name_text(r, s, len);
+        break;
     case BETWEEN:
         while (n < len && gm_is_blank(s[n])) n++;
         if (n < len) r->have_key = false;
         break;
-    case KEY: gm_str_append(&r->key, s, len); break;
-    case VALUE: value_text(r, s, len); break;
+    case KEY:
+        gm_str_append(&r->key, s, len);
+        break;
+    case VALUE:
+        value_text(r, s, len);
+        break;
     case VALUE_END:
         while (n < len && gm_is_blank(s[n])) n++;
         gm_str_append(&r->tail, s, n);
@@ -397,7 +407,8 @@ static void tag_in_text(gm_reply *r, tag t)
     if (t == CALL && r->tool_tags) name_begin(r);
     else if (t == THINK && r->think_tags) r->state = REASONING;
     else if (t == THINK_END && r->think_tags) r->state = CONTENT;
-    else if (t == CALL_END && r->state == CONTENT && r->n_calls && !r->text_since_call) return; /* closed twice */
+    else if (t == CALL_END && r->state == CONTENT && r->n_calls && !r->text_since_call)
+        return; /* closed twice */
     else tag_as_text(r, t);
 }
 
@@ -430,7 +441,9 @@ static void tag_in_call(gm_reply *r, tag t)
         if (r->state == KEY) key_end(r);
         value_begin(r);
         break;
-    case CALL_END: call_end(r); break;
+    case CALL_END:
+        call_end(r);
+        break;
     case CALL: /* the last one was not closed */
         call_end(r);
         name_begin(r);
@@ -444,10 +457,16 @@ static void on_tag(gm_reply *r, tag t)
 {
     switch (r->state) {
     case REASONING:
-    case CONTENT: tag_in_text(r, t); break;
-    case NAME: tag_in_name(r, t); break;
+    case CONTENT:
+        tag_in_text(r, t);
+        break;
+    case NAME:
+        tag_in_name(r, t);
+        break;
     case BETWEEN:
-    case KEY: tag_in_call(r, t); break;
+    case KEY:
+        tag_in_call(r, t);
+        break;
     case VALUE:
         if (t == VALUE_END_TAG) {
             gm_str_puts(&r->tail, tag_text[t]);
@@ -527,7 +546,8 @@ static void read_tools(gm_reply *r, const json_t *tools)
     size_t i, n = 0;
     json_t *v;
     r->tools = gm_new_array(tool, json_array_size(tools) + 1);
-    json_array_foreach(tools, i, v) {
+    json_array_foreach(tools, i, v)
+    {
         const json_t *f = json_object_get(v, "function"), *name;
         if (!json_is_object(f)) f = v;
         name = json_object_get(f, "name");
@@ -609,7 +629,8 @@ void gm_reply_finish(gm_reply *r, bool truncated, gm_reply_deltas *out)
 
     size_t n_held = r->n_held;
     r->n_held = 0;
-    if (r->state < BETWEEN || !truncated) on_text(r, r->held, n_held); /* in a call it was the beginning of a tag */
+    if (r->state < BETWEEN || !truncated)
+        on_text(r, r->held, n_held); /* in a call it was the beginning of a tag */
     if (r->state == NAME) {
         if (!truncated && name_known(r)) call_begin(r, r->name.best);
         else name_fail(r);

@@ -41,7 +41,8 @@ gm_reply *gm_reply_create(const gm_reply_params *p);
 void gm_reply_destroy(gm_reply *r);
 /* Append what text adds. Adjacent pieces of the same kind and index are joined. */
 void gm_reply_push(gm_reply *r, const char *text, size_t len, gm_reply_deltas *out);
-/* The end of the reply. truncated: cut by a length limit (an open call is not closed). What was held back comes out. */
+/* The end of the reply. truncated: cut by a length limit, a stop string or a cancel: an open call is not closed. A
+ * reply that ended by itself has its open call closed. What was held back comes out. */
 void gm_reply_finish(gm_reply *r, bool truncated, gm_reply_deltas *out);
 int32_t gm_reply_calls(const gm_reply *r); /* calls shown so far */
 bool gm_reply_in_reasoning(const gm_reply *r); /* for counting reasoning tokens: the state after what was pushed */

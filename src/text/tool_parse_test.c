@@ -17,15 +17,46 @@ enum { TOOLS = 1, THINKING = 2, CUT = 4 /* by the length limit */, ONE_CALL = 8,
 
 static json_t *tools;
 
-#define FN(name, properties) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\",\"parameters\":{\"type\":\"object\",\"properties\":{" properties "}}}}"
-static const char tools_json[] =
-    "[" FN("now_utc", "") "," FN("mcp__disk-tool__list_all", "") ","
-    FN("read", "\"p\":{\"type\":\"string\"}") "," FN("get", "\"q\":{\"type\":\"string\"}") "," FN("get_weather", "\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\"}") ","
-    FN("grep", "\"q\":{\"type\":\"string\"}") ","
-    FN("ref", "\"ref\":{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]},\"tags\":{\"type\":\"array\"}") ","
-    FN("typed", "\"i\":{\"type\":\"integer\"},\"n\":{\"type\":\"number\"},\"b\":{\"type\":\"boolean\"},\"o\":{\"type\":\"object\",\"properties\":{\"k\":{\"type\":\"integer\"}}},"
-                "\"a\":{\"type\":\"array\",\"items\":{\"type\":\"boolean\"}},\"in\":{\"type\":[\"integer\",\"null\"]},\"e\":{\"enum\":[\"x\",1,null]},\"any\":{}") ","
-    "{\"type\":\"function\",\"name\":\"flat\",\"parameters\":{\"properties\":{\"x\":{\"type\":\"integer\"}}}},{\"name\":\"bare\"}]";
+#define FN(name, properties)                                                                                 \
+    "{\"type\":\"function\",\"function\":{\"name\":\"" name                                                  \
+    "\",\"parameters\":{\"type\":\"object\",\"properties\":{" properties "}}}}"
+static const char
+    tools_json
+        [] =
+            "[" FN("now_utc", "") "," FN("mcp__disk-tool__list_all", "") "," FN("read", "\"p\":{\"type\":"
+                                                                                        "\"string\"}") "," FN("get", "\"q\":{\"type\":\"string\"}") "," FN("get_weather", "\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\"}") "," FN(
+                "grep",
+                "\"q\":{\"type\":\"string\"}") "," FN("ref", "\"ref\":{\"anyOf\":[{\"type\":\"string\"},{"
+                                                             "\"type\":\"null\"}]},\"tags\":{\"type\":"
+                                                             "\"array\"}") "," FN("typed",
+                                                                                  "\"i\":{\"type\":"
+                                                                                  "\"integer\"},\"n\":{"
+                                                                                  "\"type\":\"number\"},"
+                                                                                  "\"b\":{\"type\":"
+                                                                                  "\"boolean\"},\"o\":{"
+                                                                                  "\"type\":\"object\","
+                                                                                  "\"properties\":{\"k\":{"
+                                                                                  "\"type\":\"integer\"}}},"
+                                                                                  "\"a\":{\"type\":\"array\","
+                                                                                  "\"items\":{\"type\":"
+                                                                                  "\"boolean\"}},\"in\":{"
+                                                                                  "\"type\":[\"integer\","
+                                                                                  "\"null\"]},\"e\":{"
+                                                                                  "\"enum\":[\"x\",1,null]},"
+                                                                                  "\"any\":{}") ","
+                                                                                                "{\"type\":"
+                                                                                                "\"function\""
+                                                                                                ",\"name\":"
+                                                                                                "\"flat\","
+                                                                                                "\"parameters"
+                                                                                                "\":{"
+                                                                                                "\"properties"
+                                                                                                "\":{\"x\":{"
+                                                                                                "\"type\":"
+                                                                                                "\"integer\"}"
+                                                                                                "}}},{"
+                                                                                                "\"name\":"
+                                                                                                "\"bare\"}]";
 
 static int parse_tools(void **state)
 {
@@ -80,7 +111,9 @@ static void take(reader *x)
 
 static void reader_begin(reader *x, int flags)
 {
-    gm_reply_params p = {.thinking = flags & THINKING, .reasoning = !(flags & NO_REASONING), .tools = flags & TOOLS ? tools : NULL,
+    gm_reply_params p = {.thinking = flags & THINKING,
+                         .reasoning = !(flags & NO_REASONING),
+                         .tools = flags & TOOLS ? tools : NULL,
                          .parallel = !(flags & ONE_CALL)};
     *x = (reader){.r = gm_reply_create(&p), .kind = -1};
 }
@@ -90,7 +123,8 @@ static void reader_end(reader *x, int flags, const char *text, const char *want)
     gm_reply_finish(x->r, flags & CUT, &x->d);
     take(x);
     assert_int_equal(gm_reply_calls(x->r), x->n_calls);
-    if (strcmp(gm_str_c(&x->line), want) != 0) fail_msg("%s\n  got  %s\n  want %s", text, gm_str_c(&x->line), want);
+    if (strcmp(gm_str_c(&x->line), want) != 0)
+        fail_msg("%s\n  got  %s\n  want %s", text, gm_str_c(&x->line), want);
     gm_reply_destroy(x->r);
     gm_reply_deltas_fini(&x->d);
     gm_str_fini(&x->line);
@@ -149,7 +183,8 @@ static void test_call_in_reasoning(void **state)
     (void)state;
     const char *text = "need the file " T("read" K("p") V("a.c"));
     expect(TOOLS | THINKING, text, "R(need the file )read({\"p\": \"a.c\"})");
-    expect(THINKING, text, "R(need the file <tool_call>read<arg_key>p</arg_key><arg_value>a.c</arg_value></tool_call>)");
+    expect(THINKING, text,
+           "R(need the file <tool_call>read<arg_key>p</arg_key><arg_value>a.c</arg_value></tool_call>)");
     expect(TOOLS | THINKING, "use <tool_call> here</think>ok", "R(use <tool_call> here)C(ok)");
     expect(TOOLS | THINKING, "r" T("now_utc") "</think>x", "R(r)now_utc({})C(x)");
     expect(TOOLS | THINKING, "r</think>\n\n" T("now_utc") "\n", "R(r)now_utc({})");
@@ -158,26 +193,36 @@ static void test_call_in_reasoning(void **state)
 static void test_types(void **state)
 {
     (void)state;
-    expect(TOOLS, T("ref" K("ref") V("K-77") K("tags") V("[\"a\", \"b\"]")), "ref({\"ref\": \"K-77\", \"tags\": [\"a\", \"b\"]})");
-    expect(TOOLS, T("ref" K("ref") V("null") K("tags") V("[\"a\",\"b\"]")), "ref({\"ref\": null, \"tags\": [\"a\", \"b\"]})");
+    expect(TOOLS, T("ref" K("ref") V("K-77") K("tags") V("[\"a\", \"b\"]")),
+           "ref({\"ref\": \"K-77\", \"tags\": [\"a\", \"b\"]})");
+    expect(TOOLS, T("ref" K("ref") V("null") K("tags") V("[\"a\",\"b\"]")),
+           "ref({\"ref\": null, \"tags\": [\"a\", \"b\"]})");
     expect(TOOLS, T("ref" K("ref") V("42") K("tags") V("x")), "ref({\"ref\": \"42\", \"tags\": \"x\"})");
-    expect(TOOLS, T("typed" K("i") V("007") K("n") V("3.0") K("b") V("TRUE")), "typed({\"i\": 7, \"n\": 3, \"b\": true})");
-    expect(TOOLS, T("typed" K("i") V("x1") K("n") V("1e400") K("b") V("0")), "typed({\"i\": \"x1\", \"n\": \"1e400\", \"b\": false})");
+    expect(TOOLS, T("typed" K("i") V("007") K("n") V("3.0") K("b") V("TRUE")),
+           "typed({\"i\": 7, \"n\": 3, \"b\": true})");
+    expect(TOOLS, T("typed" K("i") V("x1") K("n") V("1e400") K("b") V("0")),
+           "typed({\"i\": \"x1\", \"n\": \"1e400\", \"b\": false})");
     expect(TOOLS, T("typed" K("i") V("[1]") K("n") V(" -2.50 ")), "typed({\"i\": [1], \"n\": -2.5})");
-    expect(TOOLS, T("typed" K("o") V("{\"k\":\"5\",\"z\":[{}]}") K("a") V("[\"true\",0]")), "typed({\"o\": {\"k\": 5, \"z\": [{}]}, \"a\": [true, 0]})");
-    expect(TOOLS, T("typed" K("in") V("null") K("e") V("1") K("any") V("{\"a\":1}")), "typed({\"in\": null, \"e\": 1, \"any\": \"{\\\"a\\\":1}\"})");
-    expect(TOOLS, T("typed" K("i") V("123456789012345678901234567890")), "typed({\"i\": 123456789012345678901234567890})");
+    expect(TOOLS, T("typed" K("o") V("{\"k\":\"5\",\"z\":[{}]}") K("a") V("[\"true\",0]")),
+           "typed({\"o\": {\"k\": 5, \"z\": [{}]}, \"a\": [true, 0]})");
+    expect(TOOLS, T("typed" K("in") V("null") K("e") V("1") K("any") V("{\"a\":1}")),
+           "typed({\"in\": null, \"e\": 1, \"any\": \"{\\\"a\\\":1}\"})");
+    expect(TOOLS, T("typed" K("i") V("123456789012345678901234567890")),
+           "typed({\"i\": 123456789012345678901234567890})");
     expect(TOOLS, T("typed" K("e") V("x") K("other") V("42")), "typed({\"e\": \"x\", \"other\": \"42\"})");
 }
 
 static void test_names(void **state)
 {
     (void)state;
-    expect(TOOLS, T("get_weather" K("city") V("北京") K("days") V("2")), "get_weather({\"city\": \"北京\", \"days\": 2})");
+    expect(TOOLS, T("get_weather" K("city") V("北京") K("days") V("2")),
+           "get_weather({\"city\": \"北京\", \"days\": 2})");
     expect(TOOLS, T("get" K("q") V("x")), "get({\"q\": \"x\"})");
-    expect(TOOLS, T("get_") , "C(<tool_call>get_</tool_call>)");
-    expect(TOOLS, T("get_weatherx" K("a") V("b")), "C(<tool_call>get_weatherx<arg_key>a</arg_key><arg_value>b</arg_value></tool_call>)");
-    expect(TOOLS, "a " T("nobody" K("a") V("b")) " z", "C(a <tool_call>nobody<arg_key>a</arg_key><arg_value>b</arg_value></tool_call> z)");
+    expect(TOOLS, T("get_"), "C(<tool_call>get_</tool_call>)");
+    expect(TOOLS, T("get_weatherx" K("a") V("b")),
+           "C(<tool_call>get_weatherx<arg_key>a</arg_key><arg_value>b</arg_value></tool_call>)");
+    expect(TOOLS, "a " T("nobody" K("a") V("b")) " z",
+           "C(a <tool_call>nobody<arg_key>a</arg_key><arg_value>b</arg_value></tool_call> z)");
     expect(TOOLS, "the <tool_call> tag, see", "C(the <tool_call> tag, see)");
     expect(TOOLS, "<tool_call>get a cup of tea", "C(<tool_call>get a cup of tea)");
     expect(TOOLS, "<tool_call>" T("now_utc"), "C(<tool_call>)now_utc({})");
@@ -188,18 +233,24 @@ static void test_names(void **state)
 static void test_older_form(void **state)
 {
     (void)state;
-    expect(TOOLS, "ok\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n"
-                  "<tool_call>now_utc\n</tool_call>", "C(ok)get_weather({\"city\": \"Paris\", \"days\": 2})now_utc({})");
+    expect(TOOLS,
+           "ok\n<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</"
+           "arg_value>\n<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n"
+           "<tool_call>now_utc\n</tool_call>",
+           "C(ok)get_weather({\"city\": \"Paris\", \"days\": 2})now_utc({})");
 }
 
 static void test_several_calls(void **state)
 {
     (void)state;
-    expect(TOOLS, T("get" K("q") V("1")) T("get" K("q") V("2")) "\n \n" T("get" K("q") V("3")), "get({\"q\": \"1\"})get({\"q\": \"2\"})get({\"q\": \"3\"})");
+    expect(TOOLS, T("get" K("q") V("1")) T("get" K("q") V("2")) "\n \n" T("get" K("q") V("3")),
+           "get({\"q\": \"1\"})get({\"q\": \"2\"})get({\"q\": \"3\"})");
     expect(TOOLS, T("get") T("read") T("get"), "get({})read({})get({})");
-    expect(TOOLS | ONE_CALL, "a" T("get" K("q") V("1")) T("read" K("p") V("2") K("z") V("3")), "C(a)get({\"q\": \"1\"})");
+    expect(TOOLS | ONE_CALL, "a" T("get" K("q") V("1")) T("read" K("p") V("2") K("z") V("3")),
+           "C(a)get({\"q\": \"1\"})");
     expect(TOOLS, T("get") " and " T("read") " end \n", "get({})C( and)read({})C( end \n)");
-    expect(TOOLS, "<tool_call>get" K("q") V("1") "<tool_call>read</tool_call>", "get({\"q\": \"1</arg_value><tool_call>read</tool_call>\"})");
+    expect(TOOLS, "<tool_call>get" K("q") V("1") "<tool_call>read</tool_call>",
+           "get({\"q\": \"1</arg_value><tool_call>read</tool_call>\"})");
     expect(TOOLS, "<tool_call>get" K("q") V("1") K("r") T("now_utc"), "get({\"q\": \"1\"})now_utc({})");
 }
 
@@ -208,13 +259,18 @@ static void test_values(void **state)
     (void)state;
     expect(TOOLS, T("read" K("p") V("if (a<b && c>d) {}")), "read({\"p\": \"if (a<b && c>d) {}\"})");
     expect(TOOLS, T("read" K("p") V("explore")), "read({\"p\": \"explore\"})");
-    expect(TOOLS, T("read" K("p") V("C:\\work\\proj\\docs\\w.js")), "read({\"p\": \"C:\\\\work\\\\proj\\\\docs\\\\w.js\"})");
-    expect(TOOLS, T("read" K("p") V("\n [a]\n; \"c\"\tx=1\x01\n")), "read({\"p\": \"\\n [a]\\n; \\\"c\\\"\\tx=1\\u0001\\n\"})");
+    expect(TOOLS, T("read" K("p") V("C:\\work\\proj\\docs\\w.js")),
+           "read({\"p\": \"C:\\\\work\\\\proj\\\\docs\\\\w.js\"})");
+    expect(TOOLS, T("read" K("p") V("\n [a]\n; \"c\"\tx=1\x01\n")),
+           "read({\"p\": \"\\n [a]\\n; \\\"c\\\"\\tx=1\\u0001\\n\"})");
     expect(TOOLS, T("read" K("p") V("大阪🚆")), "read({\"p\": \"大阪🚆\"})");
-    expect(TOOLS, T("read" K("p") V("a</arg_value> b</tool_call><think>c</think>")), "read({\"p\": \"a</arg_value> b</tool_call><think>c</think>\"})");
-    expect(TOOLS, T("read" K("p") "<arg_value>x</arg_value></arg_value>"), "read({\"p\": \"x</arg_value>\"})");
+    expect(TOOLS, T("read" K("p") V("a</arg_value> b</tool_call><think>c</think>")),
+           "read({\"p\": \"a</arg_value> b</tool_call><think>c</think>\"})");
+    expect(TOOLS, T("read" K("p") "<arg_value>x</arg_value></arg_value>"),
+           "read({\"p\": \"x</arg_value>\"})");
     expect(TOOLS, T("read" K("p") V("")), "read({\"p\": \"\"})");
-    expect(TOOLS, T("typed" K("o") V("{\"k\": {\"deep\": [1, {\"x\": null}]}}")), "typed({\"o\": {\"k\": {\"deep\": [1, {\"x\": null}]}}})");
+    expect(TOOLS, T("typed" K("o") V("{\"k\": {\"deep\": [1, {\"x\": null}]}}")),
+           "typed({\"o\": {\"k\": {\"deep\": [1, {\"x\": null}]}}})");
     expect(TOOLS, T("read" K("p") V("1") K("p") V("2") K("z") V("3")), "read({\"p\": \"1\", \"z\": \"3\"})");
 }
 
@@ -223,10 +279,12 @@ static void test_recoveries(void **state)
     (void)state;
     expect(TOOLS, "<tool_call>grepq</arg_key><arg_value>x</arg_value></tool_call>", "grep({\"q\": \"x\"})");
     expect(TOOLS, "<tool_call>grep\nq</arg_key><arg_value>x</arg_value></tool_call>", "grep({\"q\": \"x\"})");
-    expect(TOOLS, "<tool_call>get_weather</arg_key><arg_value>x</arg_value></tool_call>", "get({\"_weather\": \"x\"})");
+    expect(TOOLS, "<tool_call>get_weather</arg_key><arg_value>x</arg_value></tool_call>",
+           "get({\"_weather\": \"x\"})");
     expect(TOOLS, "<tool_call>huh</arg_key>", "C(<tool_call>huh</arg_key>)");
     expect(TOOLS, T("now_utc") "</tool_call>\n</tool_call>", "now_utc({})");
-    expect(TOOLS, "a lone </arg_value> and </tool_call> here", "C(a lone </arg_value> and </tool_call> here)");
+    expect(TOOLS, "a lone </arg_value> and </tool_call> here",
+           "C(a lone </arg_value> and </tool_call> here)");
     expect(TOOLS, T("get<arg_key>q<arg_value>x</arg_value>"), "get({\"q\": \"x\"})");
     expect(TOOLS, T("get" K("lost") K("q") V("x")), "get({\"q\": \"x\"})");
     expect(TOOLS, T("get" K("lost") "junk" V("y") K("q") V("x")), "get({\"q\": \"x\"})");
@@ -292,9 +350,15 @@ static void test_streaming(void **state)
     reader_begin(&x, TOOLS);
     static const struct {
         const char *push, *so_far;
-    } steps[] = {{"<tool_call>get", ""},  {"_weather", ""},        {"<arg_key>", "get_weather()"},          {"city", "get_weather()"},
-                 {"</arg_key>", "get_weather()"}, {"<arg_value>", "get_weather({\"city\": \")"}, {"Pa\"", "get_weather({\"city\": \"Pa\\\")"},
-                 {"ris<", "get_weather({\"city\": \"Pa\\\"ris)"}, {"/arg_value>", "get_weather({\"city\": \"Pa\\\"ris)"},
+    } steps[] = {{"<tool_call>get", ""},
+                 {"_weather", ""},
+                 {"<arg_key>", "get_weather()"},
+                 {"city", "get_weather()"},
+                 {"</arg_key>", "get_weather()"},
+                 {"<arg_value>", "get_weather({\"city\": \")"},
+                 {"Pa\"", "get_weather({\"city\": \"Pa\\\")"},
+                 {"ris<", "get_weather({\"city\": \"Pa\\\"ris)"},
+                 {"/arg_value>", "get_weather({\"city\": \"Pa\\\"ris)"},
                  {"</tool_call>", "get_weather({\"city\": \"Pa\\\"ris\"})"}};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
         gm_reply_push(x.r, steps[i].push, strlen(steps[i].push), &x.d);
@@ -309,13 +373,14 @@ static void time_filled(const char *begin, const char *unit, size_t len)
     gm_str s = {0};
     gm_str_puts(&s, begin);
     while (s.len < len) gm_str_puts(&s, unit);
-    gm_reply *r = gm_reply_create(&(gm_reply_params){.thinking = true, .reasoning = true, .parallel = true, .tools = tools});
+    gm_reply *r = gm_reply_create(
+        &(gm_reply_params){.thinking = true, .reasoning = true, .parallel = true, .tools = tools});
     gm_reply_deltas d = {0};
     clock_t from = clock();
     for (size_t i = 0; i < s.len; i += 5) gm_reply_push(r, s.data + i, s.len - i < 5 ? s.len - i : 5, &d);
     gm_reply_finish(r, true, &d);
     double took = (double)(clock() - from) / CLOCKS_PER_SEC;
-    if (took > 10) fail_msg("%zu bytes of \"%s\" took %.1f s", s.len, unit, took);
+    if (took > 5) fail_msg("%zu bytes of \"%s\" took %.1f s", s.len, unit, took);
     gm_reply_destroy(r);
     gm_reply_deltas_fini(&d);
     gm_str_fini(&s);
@@ -324,14 +389,23 @@ static void time_filled(const char *begin, const char *unit, size_t len)
 static void test_long_replies(void **state)
 {
     (void)state;
-    static const char *const units[] = {"<", "<tool_call>", " ", "</arg_value>", "<tool_call>get", "<tool_call>   ", "</arg_value> ", "\"\\",
-                                        "<arg_key>k</arg_key><arg_value>v</arg_value>", "<arg_key>", "\xff"};
+    static const char *const units[] = {"<",
+                                        "<tool_call>",
+                                        " ",
+                                        "</arg_value>",
+                                        "<tool_call>get",
+                                        "<tool_call>   ",
+                                        "</arg_value> ",
+                                        "\"\\",
+                                        "<arg_key>k</arg_key><arg_value>v</arg_value>",
+                                        "<arg_key>",
+                                        "\xff"};
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
-        time_filled("", units[i], 1 << 20);
-        time_filled("</think>", units[i], 1 << 20);
-        time_filled("<tool_call>get<arg_key>q</arg_key><arg_value>", units[i], 1 << 20);
-        time_filled("<tool_call>typed<arg_key>o</arg_key><arg_value>", units[i], 1 << 20);
-        time_filled("<tool_call>get<arg_key>", units[i], 1 << 20);
+        time_filled("", units[i], 1 << 18);
+        time_filled("</think>", units[i], 1 << 18);
+        time_filled("<tool_call>get<arg_key>q</arg_key><arg_value>", units[i], 1 << 18);
+        time_filled("<tool_call>typed<arg_key>o</arg_key><arg_value>", units[i], 1 << 18);
+        time_filled("<tool_call>get<arg_key>", units[i], 1 << 18);
     }
 }
 
@@ -352,23 +426,28 @@ static void test_schema_types(void **state)
     check_types("{\"type\":\"VARCHAR\"}", GM_TYPE_STRING);
     check_types("{\"type\":\"mystery\"}", GM_TYPE_STRING);
     check_types("{\"type\":[\"string\",\"null\",5]}", GM_TYPE_STRING | GM_TYPE_NULL);
-    check_types("{\"enum\":[1,\"a\",true,1.5]}", GM_TYPE_INTEGER | GM_TYPE_STRING | GM_TYPE_BOOLEAN | GM_TYPE_NUMBER);
-    check_types("{\"oneOf\":[{\"type\":\"dict\"},{\"allOf\":[{\"type\":\"list\"}]}]}", GM_TYPE_OBJECT | GM_TYPE_ARRAY);
+    check_types("{\"enum\":[1,\"a\",true,1.5]}",
+                GM_TYPE_INTEGER | GM_TYPE_STRING | GM_TYPE_BOOLEAN | GM_TYPE_NUMBER);
+    check_types("{\"oneOf\":[{\"type\":\"dict\"},{\"allOf\":[{\"type\":\"list\"}]}]}",
+                GM_TYPE_OBJECT | GM_TYPE_ARRAY);
     check_types("{\"$ref\":\"#/$defs/a~1b\",\"$defs\":{\"a/b\":{\"type\":\"double\"}}}", GM_TYPE_NUMBER);
     check_types("{\"$ref\":\"#\"}", GM_TYPE_STRING);
     check_types("{\"$ref\":\"http://x\"}", GM_TYPE_STRING);
-    check_types("{\"anyOf\":[{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"}]}", GM_TYPE_STRING); /* without an end */
+    check_types("{\"anyOf\":[{\"$ref\":\"#\"},{\"$ref\":\"#\"},{\"$ref\":\"#\"}]}",
+                GM_TYPE_STRING); /* without an end */
     check_types("{\"type\":\"string\",\"nullable\":true}", GM_TYPE_STRING | GM_TYPE_NULL);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_zero_arguments), cmocka_unit_test(test_call_in_reasoning), cmocka_unit_test(test_types),
-        cmocka_unit_test(test_names),          cmocka_unit_test(test_older_form),        cmocka_unit_test(test_several_calls),
-        cmocka_unit_test(test_values),         cmocka_unit_test(test_recoveries),        cmocka_unit_test(test_no_call_no_loss),
-        cmocka_unit_test(test_truncation),     cmocka_unit_test(test_reasoning),         cmocka_unit_test(test_streaming),
-        cmocka_unit_test(test_long_replies),   cmocka_unit_test(test_schema_types),
+        cmocka_unit_test(test_zero_arguments),  cmocka_unit_test(test_call_in_reasoning),
+        cmocka_unit_test(test_types),           cmocka_unit_test(test_names),
+        cmocka_unit_test(test_older_form),      cmocka_unit_test(test_several_calls),
+        cmocka_unit_test(test_values),          cmocka_unit_test(test_recoveries),
+        cmocka_unit_test(test_no_call_no_loss), cmocka_unit_test(test_truncation),
+        cmocka_unit_test(test_reasoning),       cmocka_unit_test(test_streaming),
+        cmocka_unit_test(test_long_replies),    cmocka_unit_test(test_schema_types),
     };
     return cmocka_run_group_tests(tests, parse_tools, drop_tools);
 }

@@ -51,14 +51,18 @@ static const struct {
     bool prefix;
     unsigned type;
 } type_names[] = {
-    {"null", false, GM_TYPE_NULL},       {"none", false, GM_TYPE_NULL},      {"integer", false, GM_TYPE_INTEGER},
-    {"int", true, GM_TYPE_INTEGER},      {"uint", true, GM_TYPE_INTEGER},    {"long", true, GM_TYPE_INTEGER},
-    {"short", true, GM_TYPE_INTEGER},    {"unsigned", true, GM_TYPE_INTEGER}, {"number", false, GM_TYPE_NUMBER},
-    {"float", true, GM_TYPE_NUMBER},     {"double", false, GM_TYPE_NUMBER},  {"boolean", false, GM_TYPE_BOOLEAN},
-    {"bool", false, GM_TYPE_BOOLEAN},    {"object", false, GM_TYPE_OBJECT},  {"dict", true, GM_TYPE_OBJECT},
-    {"array", false, GM_TYPE_ARRAY},     {"arr", true, GM_TYPE_ARRAY},       {"list", true, GM_TYPE_ARRAY},
-    {"sequence", true, GM_TYPE_ARRAY},   {"string", false, GM_TYPE_STRING},  {"str", false, GM_TYPE_STRING},
-    {"text", false, GM_TYPE_STRING},     {"varchar", false, GM_TYPE_STRING}, {"char", false, GM_TYPE_STRING},
+    {"null", false, GM_TYPE_NULL},       {"none", false, GM_TYPE_NULL},
+    {"integer", false, GM_TYPE_INTEGER}, {"int", true, GM_TYPE_INTEGER},
+    {"uint", true, GM_TYPE_INTEGER},     {"long", true, GM_TYPE_INTEGER},
+    {"short", true, GM_TYPE_INTEGER},    {"unsigned", true, GM_TYPE_INTEGER},
+    {"number", false, GM_TYPE_NUMBER},   {"float", true, GM_TYPE_NUMBER},
+    {"double", false, GM_TYPE_NUMBER},   {"boolean", false, GM_TYPE_BOOLEAN},
+    {"bool", false, GM_TYPE_BOOLEAN},    {"object", false, GM_TYPE_OBJECT},
+    {"dict", true, GM_TYPE_OBJECT},      {"array", false, GM_TYPE_ARRAY},
+    {"arr", true, GM_TYPE_ARRAY},        {"list", true, GM_TYPE_ARRAY},
+    {"sequence", true, GM_TYPE_ARRAY},   {"string", false, GM_TYPE_STRING},
+    {"str", false, GM_TYPE_STRING},      {"text", false, GM_TYPE_STRING},
+    {"varchar", false, GM_TYPE_STRING},  {"char", false, GM_TYPE_STRING},
     {"enum", false, GM_TYPE_STRING},
 };
 
@@ -76,14 +80,21 @@ static unsigned named_type(const json_t *v)
 static unsigned type_of_value(const json_t *v)
 {
     switch (json_typeof(v)) {
-    case JSON_OBJECT: return GM_TYPE_OBJECT;
-    case JSON_ARRAY: return GM_TYPE_ARRAY;
-    case JSON_STRING: return GM_TYPE_STRING;
-    case JSON_INTEGER: return GM_TYPE_INTEGER;
-    case JSON_REAL: return GM_TYPE_NUMBER;
+    case JSON_OBJECT:
+        return GM_TYPE_OBJECT;
+    case JSON_ARRAY:
+        return GM_TYPE_ARRAY;
+    case JSON_STRING:
+        return GM_TYPE_STRING;
+    case JSON_INTEGER:
+        return GM_TYPE_INTEGER;
+    case JSON_REAL:
+        return GM_TYPE_NUMBER;
     case JSON_TRUE:
-    case JSON_FALSE: return GM_TYPE_BOOLEAN;
-    case JSON_NULL: return GM_TYPE_NULL;
+    case JSON_FALSE:
+        return GM_TYPE_BOOLEAN;
+    case JSON_NULL:
+        return GM_TYPE_NULL;
     }
     return 0;
 }
@@ -103,8 +114,8 @@ static unsigned collect_types(const json_t *schema, const json_t *root, int dept
     json_array_foreach(json_object_get(schema, "enum"), i, v) types |= type_of_value(v);
     if (fixed) types |= type_of_value(fixed);
     for (size_t b = 0; b < N_BRANCHES; b++)
-        json_array_foreach(json_object_get(schema, branch_names[b]), i, v)
-            types |= collect_types(v, root, depth + 1, nodes);
+        json_array_foreach(json_object_get(schema, branch_names[b]), i, v) types |=
+            collect_types(v, root, depth + 1, nodes);
     if (types && json_is_true(json_object_get(schema, "nullable"))) types |= GM_TYPE_NULL;
     return types;
 }
@@ -128,7 +139,8 @@ static const json_t *find_child(const json_t *schema, const json_t *root, const 
     for (size_t b = 0; b < N_BRANCHES; b++) {
         size_t i;
         json_t *v;
-        json_array_foreach(json_object_get(schema, branch_names[b]), i, v) {
+        json_array_foreach(json_object_get(schema, branch_names[b]), i, v)
+        {
             at = find_child(v, root, field, key, len, depth + 1, nodes);
             if (at) return at;
         }
@@ -230,13 +242,15 @@ static void type_inside(json_t *v, const json_t *schema, const json_t *root)
     if (json_is_array(v)) {
         const json_t *items = items_of(schema, root);
         if (!items) return;
-        json_array_foreach(v, i, item) {
+        json_array_foreach(v, i, item)
+        {
             json_t *typed = typed_child(item, items, root);
             if (typed) json_array_set_new(v, i, typed);
         }
     } else if (json_is_object(v)) {
         void *next;
-        json_object_keylen_foreach_safe(v, next, key, len, item) {
+        json_object_keylen_foreach_safe(v, next, key, len, item)
+        {
             const json_t *child = gm_schema_property(schema, root, key, len);
             json_t *typed = child ? typed_child(item, child, root) : NULL;
             if (typed) json_object_setn_new(v, key, len, typed);

@@ -1,4 +1,5 @@
-/* A hash map from 64-bit keys to 64-bit values: open addressing, grows by doubling, no removal. Zero-initialise it. */
+/* A hash map from 64-bit keys to 64-bit values: open addressing, grows by doubling, no removal.
+ * Zero-initialise it. */
 #ifndef GM_TEXT_U64_MAP_H
 #define GM_TEXT_U64_MAP_H
 
