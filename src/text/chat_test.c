@@ -437,6 +437,36 @@ static void test_prompts(void **state)
     fclose(in);
 }
 
+/* Generated requests against the hashes of a second implementation. */
+static void test_conversations(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"5", "5.1", "5.2", "5.3"};
+    FILE *in = fopen(GM_FIXTURES "/text/conversations.jsonl", "r");
+    assert_non_null(in);
+    char *line = NULL;
+    size_t cap = 0;
+    int n = 0;
+    while (getline(&line, &cap, in) > 0) {
+        json_t *v = json_loads(line, 0, NULL);
+        assert_non_null(v);
+        for (int f = GM_CHAT_GLM5; f <= GM_CHAT_GLM53; f++) {
+            gm_chat_prompt p = {0};
+            char hex[65];
+            assert_int_equal(render(&p, (gm_chat_format)f, line, NULL), GM_OK);
+            gm_sha256_hex(hex, p.text.data, p.text.len);
+            if (strcmp(hex, json_string_value(json_object_get(json_object_get(v, "sha256"), keys[f]))) != 0)
+                fail_msg("conversation %d, GLM-%s: %s", n, keys[f], p.text.data);
+            gm_chat_prompt_fini(&p);
+        }
+        json_decref(v);
+        n++;
+    }
+    assert_int_equal(n, 200);
+    free(line);
+    fclose(in);
+}
+
 static int count_added(const gm_ids *ids)
 {
     int n = 0;
@@ -523,7 +553,7 @@ int main(void)
         cmocka_unit_test(test_tool_results), cmocka_unit_test(test_tools_block),
         cmocka_unit_test(test_roles),        cmocka_unit_test(test_continue),
         cmocka_unit_test(test_prompts),      cmocka_unit_test(test_control_tokens_in_text),
-        cmocka_unit_test(test_detect),
+        cmocka_unit_test(test_detect),       cmocka_unit_test(test_conversations),
     };
     return cmocka_run_group_tests(tests, open_tiny, close_tiny);
 }
