@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/mem.h"
+#include "text/chat.h"
 #include "text/tool_parse.h"
 #include "text/tool_schema.h"
 
@@ -20,43 +21,50 @@ static json_t *tools;
 #define FN(name, properties)                                                                                 \
     "{\"type\":\"function\",\"function\":{\"name\":\"" name                                                  \
     "\",\"parameters\":{\"type\":\"object\",\"properties\":{" properties "}}}}"
-static const char
-    tools_json
-        [] =
-            "[" FN("now_utc", "") "," FN("mcp__disk-tool__list_all", "") "," FN("read", "\"p\":{\"type\":"
-                                                                                        "\"string\"}") "," FN("get", "\"q\":{\"type\":\"string\"}") "," FN("get_weather", "\"city\":{\"type\":\"string\"},\"days\":{\"type\":\"integer\"}") "," FN(
-                "grep",
-                "\"q\":{\"type\":\"string\"}") "," FN("ref", "\"ref\":{\"anyOf\":[{\"type\":\"string\"},{"
-                                                             "\"type\":\"null\"}]},\"tags\":{\"type\":"
-                                                             "\"array\"}") "," FN("typed",
-                                                                                  "\"i\":{\"type\":"
-                                                                                  "\"integer\"},\"n\":{"
-                                                                                  "\"type\":\"number\"},"
-                                                                                  "\"b\":{\"type\":"
-                                                                                  "\"boolean\"},\"o\":{"
-                                                                                  "\"type\":\"object\","
-                                                                                  "\"properties\":{\"k\":{"
-                                                                                  "\"type\":\"integer\"}}},"
-                                                                                  "\"a\":{\"type\":\"array\","
-                                                                                  "\"items\":{\"type\":"
-                                                                                  "\"boolean\"}},\"in\":{"
-                                                                                  "\"type\":[\"integer\","
-                                                                                  "\"null\"]},\"e\":{"
-                                                                                  "\"enum\":[\"x\",1,null]},"
-                                                                                  "\"any\":{}") ","
-                                                                                                "{\"type\":"
-                                                                                                "\"function\""
-                                                                                                ",\"name\":"
-                                                                                                "\"flat\","
-                                                                                                "\"parameters"
-                                                                                                "\":{"
-                                                                                                "\"properties"
-                                                                                                "\":{\"x\":{"
-                                                                                                "\"type\":"
-                                                                                                "\"integer\"}"
-                                                                                                "}}},{"
-                                                                                                "\"name\":"
-                                                                                                "\"bare\"}]";
+static const char tools_json[] =
+    "[" FN("now_utc", "") "," FN("mcp__disk-tool__list_all", "") "," FN(
+        "read",
+        "\"p\":{\"type\":"
+        "\"string\"}") "," FN("get",
+                              "\"q\":{\"type\":\"string\"}") "," FN("get_weather",
+                                                                    "\"city\":{\"type\":\"string\"},\"days\":"
+                                                                    "{\"type\":\"integer\"}") "," FN("grep",
+                                                                                                     "\"q\":{"
+                                                                                                     "\"type"
+                                                                                                     "\":"
+                                                                                                     "\"strin"
+                                                                                                     "g\"}") "," FN("ref",
+                                                                                                                    "\"ref\":{\"anyOf\":[{\"type\":\"string\"},{"
+                                                                                                                    "\"type\":\"null\"}]},\"tags\":{\"type\":"
+                                                                                                                    "\"array\"}") "," FN("typed",
+                                                                                                                                         "\"i\":{\"type\":"
+                                                                                                                                         "\"integer\"},\"n\":{"
+                                                                                                                                         "\"type\":\"number\"},"
+                                                                                                                                         "\"b\":{\"type\":"
+                                                                                                                                         "\"boolean\"},\"o\":{"
+                                                                                                                                         "\"type\":\"object\","
+                                                                                                                                         "\"properties\":{\"k\":{"
+                                                                                                                                         "\"type\":\"integer\"}}},"
+                                                                                                                                         "\"a\":{\"type\":\"array\","
+                                                                                                                                         "\"items\":{\"type\":"
+                                                                                                                                         "\"boolean\"}},\"in\":{"
+                                                                                                                                         "\"type\":[\"integer\","
+                                                                                                                                         "\"null\"]},\"e\":{"
+                                                                                                                                         "\"enum\":[\"x\",1,null]},"
+                                                                                                                                         "\"any\":{}") ","
+                                                                                                                                                       "{\"type\":"
+                                                                                                                                                       "\"function\""
+                                                                                                                                                       ",\"name\":"
+                                                                                                                                                       "\"flat\","
+                                                                                                                                                       "\"parameters"
+                                                                                                                                                       "\":{"
+                                                                                                                                                       "\"properties"
+                                                                                                                                                       "\":{\"x\":{"
+                                                                                                                                                       "\"type\":"
+                                                                                                                                                       "\"integer\"}"
+                                                                                                                                                       "}}},{"
+                                                                                                                                                       "\"name\":"
+                                                                                                                                                       "\"bare\"}]";
 
 static int parse_tools(void **state)
 {
@@ -342,6 +350,34 @@ static void test_reasoning(void **state)
     gm_reply_deltas_fini(&d);
 }
 
+/* A long argument with sections, comments and blank lines comes back unchanged in the next turn's prompt. */
+static void test_round_trip(void **state)
+{
+    (void)state;
+    gm_str ini = {0}, reply = {0}, args = {0}, want = {0};
+    for (int i = 0; i < 13; i++) gm_str_printf(&ini, "[part %d]\n; \"note\" <b>\\\nkey = %d\t\n", i, i);
+    gm_str_printf(&reply, "<tool_call>read" K("p") "<arg_value>%s</arg_value></tool_call>", ini.data);
+    gm_reply *r = gm_reply_create(&(gm_reply_params){.tools = tools, .reasoning = true, .parallel = true});
+    gm_reply_deltas d = {0};
+    gm_reply_push(r, reply.data, reply.len, &d);
+    gm_reply_finish(r, false, &d);
+    for (size_t i = 0; i < d.n; i++)
+        if (d.data[i].kind == GM_REPLY_ARGS) gm_str_append(&args, d.data[i].text, d.data[i].len);
+    json_t *messages = json_pack("[{s:s,s:[{s:{s:s,s:s}}]}]", "role", "assistant", "tool_calls", "function",
+                                 "name", "read", "arguments", args.data);
+    gm_chat_prompt p = {0};
+    gm_chat_request req = {.messages = messages};
+    assert_int_equal(gm_chat_render(&p, GM_CHAT_GLM53, &req, NULL), GM_OK);
+    gm_str_printf(&want, "<think></think>%s", reply.data);
+    assert_non_null(strstr(p.text.data, want.data));
+    gm_chat_prompt_fini(&p);
+    json_decref(messages);
+    gm_reply_destroy(r);
+    gm_reply_deltas_fini(&d);
+    gm_str *const strings[] = {&ini, &reply, &args, &want};
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) gm_str_fini(strings[i]);
+}
+
 /* The first delta of a call is its name, whole; a value goes out before it is closed. */
 static void test_streaming(void **state)
 {
@@ -448,6 +484,7 @@ int main(void)
         cmocka_unit_test(test_no_call_no_loss), cmocka_unit_test(test_truncation),
         cmocka_unit_test(test_reasoning),       cmocka_unit_test(test_streaming),
         cmocka_unit_test(test_long_replies),    cmocka_unit_test(test_schema_types),
+        cmocka_unit_test(test_round_trip),
     };
     return cmocka_run_group_tests(tests, parse_tools, drop_tools);
 }
