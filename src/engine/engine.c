@@ -25,10 +25,14 @@ static gm_status make_parts(gm_engine *e, gm_error *err)
     gm_kv_params kp = {.page_tokens = p->page_tokens, .n_pages = p->n_pages, .n_slots = p->n_slots};
     gm_status st = gm_kv_create(&e->kv, &kp, err);
     if (st) return st;
-    gm_sched_params sp = {.batch_tokens_max = p->batch_tokens_max, .seqs_max = p->seqs_max,
-                          .model_len_max = p->model_len_max, .long_prefill_threshold = p->long_prefill_threshold,
-                          .step_rows_max = GM_STEP_ROWS_MAX, .chunked_prefill = p->chunked_prefill,
-                          .reserve_full_prompt = p->reserve_full_prompt, .watermark = p->watermark,
+    gm_sched_params sp = {.batch_tokens_max = p->batch_tokens_max,
+                          .seqs_max = p->seqs_max,
+                          .model_len_max = p->model_len_max,
+                          .long_prefill_threshold = p->long_prefill_threshold,
+                          .step_rows_max = GM_STEP_ROWS_MAX,
+                          .chunked_prefill = p->chunked_prefill,
+                          .reserve_full_prompt = p->reserve_full_prompt,
+                          .watermark = p->watermark,
                           .policy = p->policy};
     st = gm_sched_create(&e->sched, &sp, e->kv, err);
     if (st) return st;
@@ -155,10 +159,11 @@ static gm_status has_room(const gm_engine *e, gm_error *err)
     if (e->draining) return gm_fail(err, GM_ECANCELED, "the engine is shutting down");
     if (e->stats.dead) return gm_fail(err, GM_EDEVICE, "the engine is dead: %s", e->stats.dead_reason);
     if (p->queued_reqs_max >= 0 && e->n_live >= p->queued_reqs_max)
-        return gm_fail(err, GM_ECAPACITY, "queue full: %d requests in flight, max_num_queued_reqs is %d", e->n_live,
-                       p->queued_reqs_max);
+        return gm_fail(err, GM_ECAPACITY, "queue full: %d requests in flight, max_num_queued_reqs is %d",
+                       e->n_live, p->queued_reqs_max);
     if (p->queued_tokens_max >= 0 && e->queued_tokens >= p->queued_tokens_max)
-        return gm_fail(err, GM_ECAPACITY, "queue full: %lld prompt tokens queued, max_num_queued_tokens is %lld",
+        return gm_fail(err, GM_ECAPACITY,
+                       "queue full: %lld prompt tokens queued, max_num_queued_tokens is %lld",
                        (long long)e->queued_tokens, (long long)p->queued_tokens_max);
     return GM_OK;
 }
@@ -315,10 +320,18 @@ void gm_engine_end(gm_engine *e, gm_job *j, const gm_ending *how)
     gm_request *r = &j->request;
     int64_t now_us = gm_now_us();
     if (r->state != GM_REQUEST_NEW) gm_sched_remove(e->sched, r);
-    gm_event ev = {.kind = GM_EVENT_FINISH, .finish = how->finish, .stop_token = how->stop_token,
-                   .stop_is_eos = how->stop_is_eos, .message = how->message, .n_prompt = r->n_prompt,
-                   .n_output = gm_job_n_output(j), .n_preempted = r->n_preempted, .arrived_us = r->arrived_us,
-                   .scheduled_us = r->scheduled_us, .first_token_us = j->first_token_us, .finished_us = now_us};
+    gm_event ev = {.kind = GM_EVENT_FINISH,
+                   .finish = how->finish,
+                   .stop_token = how->stop_token,
+                   .stop_is_eos = how->stop_is_eos,
+                   .message = how->message,
+                   .n_prompt = r->n_prompt,
+                   .n_output = gm_job_n_output(j),
+                   .n_preempted = r->n_preempted,
+                   .arrived_us = r->arrived_us,
+                   .scheduled_us = r->scheduled_us,
+                   .first_token_us = j->first_token_us,
+                   .finished_us = now_us};
     bool ours = book_end(e, j, how->finish, now_us);
     gm_engine_emit(e, j, &ev);
     if (ours) gm_job_destroy(j);

@@ -169,6 +169,7 @@ typedef struct gm_engine_stats {
     int64_t computed_prompt_tokens; /* recomputation after preemption included */
     int64_t finished[5]; /* by gm_finish */
     int64_t last_step_us; /* gm_now_us() at the end of the last step; 0: none yet */
+    int64_t step_begun_us; /* of the step in progress, so that a watchdog can tell a long one; 0: none */
     bool dead;            /* the device failed for good */
     char dead_reason[256];
     /* itl_s: each token event after the first of its request; iteration_tokens: each step; the others at most once

@@ -1,8 +1,8 @@
 /* What the files of the engine share.
  *
- * Fields are owned by the engine thread unless they stand under "lock". A job (one submitted request) is made by the
- * submitting thread, handed over through the inbox, and from then on touched and freed by the engine thread alone;
- * other threads reach it only through the table of ids, under the lock. */
+ * Fields are owned by the engine thread unless they stand under "lock". A job (one submitted request) is made
+ * by the submitting thread, handed over through the inbox, and from then on touched and freed by the engine
+ * thread alone; other threads reach it only through the table of ids, under the lock. */
 #ifndef GM_ENGINE_INTERNAL_H
 #define GM_ENGINE_INTERNAL_H
 
@@ -13,9 +13,9 @@
 #include <pthread.h>
 
 enum {
-    GM_JOB_BUCKETS = 1024,     /* of the table of ids */
-    GM_STEP_ROWS_MAX = 512,    /* rows of prompt log-probabilities a step may want */
-    GM_LOGITS_ROWS_MAX = 256,  /* of the logits buffer, which is also at most: */
+    GM_JOB_BUCKETS = 1024,    /* of the table of ids */
+    GM_STEP_ROWS_MAX = 512,   /* rows of prompt log-probabilities a step may want */
+    GM_LOGITS_ROWS_MAX = 256, /* of the logits buffer, which is also at most: */
     GM_LOGITS_BYTES_MAX = 64 << 20,
     GM_ROW_VALUES_MAX = 16384, /* top_* values in one event of prompt log-probabilities, at least one row */
     GM_FAILURES_MAX = 3,       /* failed steps in a row after which the device counts as dead */
@@ -62,12 +62,12 @@ struct gm_engine {
     gm_sampler *sampler;
 
     /* The step's arrays. */
-    int32_t *token_ids;  /* [batch_tokens_max] */
-    int32_t *out_rows;   /* [batch_tokens_max] */
-    gm_out_row *outs;    /* [batch_tokens_max] */
-    gm_slice *slices;    /* [seqs_max] */
-    float *logits;       /* [logits_rows][vocab_size] */
-    float *raw;          /* [vocab_size] log-probabilities of the row being sampled */
+    int32_t *token_ids; /* [batch_tokens_max] */
+    int32_t *out_rows;  /* [batch_tokens_max] */
+    gm_out_row *outs;   /* [batch_tokens_max] */
+    gm_slice *slices;   /* [seqs_max] */
+    float *logits;      /* [logits_rows][vocab_size] */
+    float *raw;         /* [vocab_size] log-probabilities of the row being sampled */
     int32_t logits_rows;
 
     bool guarded;       /* allocations are forbidden now */

@@ -124,10 +124,22 @@ static gm_scripted *make_scripted(const gm_engine_params *p)
 
 static gm_engine_params params(void)
 {
-    return (gm_engine_params){.eos = {END, 81}, .n_eos = 2, .vocab_size = VOCAB, .vocab_used = USED,
-                              .model_len_max = 128, .batch_tokens_max = 64, .seqs_max = 64, .chunked_prefill = true,
-                              .reserve_full_prompt = true, .queued_reqs_max = -1, .queued_tokens_max = -1,
-                              .page_tokens = PAGE, .n_pages = 2048, .n_slots = 64, .seed = 5, .alloc_guard = true};
+    return (gm_engine_params){.eos = {END, 81},
+                              .n_eos = 2,
+                              .vocab_size = VOCAB,
+                              .vocab_used = USED,
+                              .model_len_max = 128,
+                              .batch_tokens_max = 64,
+                              .seqs_max = 64,
+                              .chunked_prefill = true,
+                              .reserve_full_prompt = true,
+                              .queued_reqs_max = -1,
+                              .queued_tokens_max = -1,
+                              .page_tokens = PAGE,
+                              .n_pages = 2048,
+                              .n_slots = 64,
+                              .seed = 5,
+                              .alloc_guard = true};
 }
 
 static void prepare(rig *r, gm_engine_params p)
@@ -175,7 +187,9 @@ static gm_status try_submit(rig *r, client *c, int32_t script, int32_t n_prompt,
 {
     int32_t prompt[OUT_MAX];
     client_init(c);
-    gm_submit sub = {.prompt = prompt, .n_prompt = fill_prompt(prompt, script, n_prompt), .sampling = s,
+    gm_submit sub = {.prompt = prompt,
+                     .n_prompt = fill_prompt(prompt, script, n_prompt),
+                     .sampling = s,
                      .sink = {on_event, c}};
     return gm_engine_submit(r->e, &sub, &c->id, err);
 }
@@ -351,8 +365,8 @@ static void sampling_fields(void **state)
     stop(&r);
 }
 
-/* 64 requests in a pool for a third of them: each output has its full length and equals the run alone, greedy and
- * sampled with penalties alike. */
+/* 64 requests in a pool for a third of them: each output has its full length and equals the run alone, greedy
+ * and sampled with penalties alike. */
 static void pressure_changes_no_output(void **state)
 {
     (void)state;
@@ -478,7 +492,7 @@ static void output_logprobs(void **state)
     stop(&r);
 }
 
-/* Every prompt position but the first comes once and in order: in one chunk, in many, and under preemption. */
+/* Every prompt position but the first comes once and in order: in one chunk, in many, under preemption. */
 static void prompt_logprobs(void **state)
 {
     (void)state;
@@ -525,7 +539,9 @@ static void many_prompt_rows(void **state)
     client c;
     client_init(&c);
     int32_t *prompt = gm_new_array(int32_t, 1800);
-    gm_submit sub = {.prompt = prompt, .n_prompt = fill_prompt(prompt, 9, 1800), .sampling = greedy(3),
+    gm_submit sub = {.prompt = prompt,
+                     .n_prompt = fill_prompt(prompt, 9, 1800),
+                     .sampling = greedy(3),
                      .sink = {on_event, &c}};
     sub.sampling.prompt_logprobs = 90;
     assert_int_equal(gm_engine_submit(r.e, &sub, NULL, NULL), GM_OK);
@@ -661,7 +677,9 @@ static void cancel_from_the_sink(void **state)
     c.cancel_on = r.e;
     c.cancel_at = 3;
     int32_t prompt[4];
-    gm_submit sub = {.prompt = prompt, .n_prompt = fill_prompt(prompt, 1, 4), .sampling = greedy(30),
+    gm_submit sub = {.prompt = prompt,
+                     .n_prompt = fill_prompt(prompt, 1, 4),
+                     .sampling = greedy(30),
                      .sink = {on_event, &c}};
     assert_int_equal(gm_engine_submit(r.e, &sub, NULL, NULL), GM_OK);
     client_wait(&c);
@@ -692,8 +710,8 @@ static void *cancel_some(void *arg)
     return NULL;
 }
 
-/* Queued, in prefill, decoding, preempted, finished: whatever the cancel meets, one FINISH follows and all space
- * comes back. */
+/* Queued, in prefill, decoding, preempted, finished: whatever the cancel meets, one FINISH follows and all
+ * space comes back. */
 static void cancels_meet_every_state(void **state)
 {
     (void)state;
@@ -740,7 +758,7 @@ static void cancel_while_waiting_and_running(void **state)
     p.seqs_max = 1;
     rig r;
     start(&r, p);
-    gm_scripted_set_step_us(r.s, 2000);
+    gm_scripted_set_step_us(r.s, 10000);
     client a, b;
     submit(&r, &a, 1, 4, greedy(100));
     submit(&r, &b, 2, 4, greedy(100));
@@ -750,6 +768,9 @@ static void cancel_while_waiting_and_running(void **state)
     assert_int_equal(b.end.scheduled_us, 0);
     assert_int_equal(b.n, 0);
     while (client_tokens(&a) < 2) sleep_ms(1);
+    gm_engine_stats st = {0};
+    for (int i = 0; i < 1000 && st.step_begun_us == 0; i++) gm_engine_stats_get(r.e, &st);
+    assert_true(st.step_begun_us > 0); /* the one in progress, for a watchdog */
     int64_t begin_us = gm_now_us();
     gm_engine_cancel(r.e, a.id);
     client_wait(&a);
@@ -764,7 +785,7 @@ static void queue_limits(void **state)
     p.queued_reqs_max = 3;
     rig r;
     start(&r, p);
-    gm_scripted_set_step_us(r.s, 20000);
+    gm_scripted_set_step_us(r.s, 100000);
     static client c[4];
     gm_error err = {0};
     for (int i = 0; i < 3; i++) submit(&r, &c[i], i, 4, greedy(2));
@@ -778,7 +799,7 @@ static void queue_limits(void **state)
     p = params();
     p.queued_tokens_max = 10;
     start(&r, p);
-    gm_scripted_set_step_us(r.s, 20000);
+    gm_scripted_set_step_us(r.s, 100000);
     submit(&r, &c[0], 0, 9, greedy(50)); /* 9 < 10: there is still room, whatever the next one's length */
     submit(&r, &c[1], 1, 9, greedy(50));
     assert_int_equal(try_submit(&r, &c[2], 1, 4, greedy(2), &err), GM_ECAPACITY);
@@ -853,8 +874,16 @@ static void statistics_count_each_request_once(void **state)
     gm_engine_drain(r.e, 1);
     gm_engine_stats st;
     gm_engine_stats_get(r.e, &st);
-    const gm_histogram *once[] = {&st.queue_s, &st.prefill_s, &st.decode_s, &st.inference_s, &st.e2e_s, &st.tpot_s,
-                                  &st.prompt_len, &st.generation_len, &st.max_tokens_param, &st.prefill_computed,
+    const gm_histogram *once[] = {&st.queue_s,
+                                  &st.prefill_s,
+                                  &st.decode_s,
+                                  &st.inference_s,
+                                  &st.e2e_s,
+                                  &st.tpot_s,
+                                  &st.prompt_len,
+                                  &st.generation_len,
+                                  &st.max_tokens_param,
+                                  &st.prefill_computed,
                                   &st.preemptions_per_req};
     for (size_t i = 0; i < sizeof once / sizeof once[0]; i++) {
         int64_t sum = 0;
@@ -874,6 +903,7 @@ static void statistics_count_each_request_once(void **state)
     assert_int_equal(st.iteration_tokens.n_bounds, 13);
     assert_int_equal(st.finished[GM_FINISH_LENGTH], 3);
     assert_true(st.last_step_us > 0);
+    assert_int_equal(st.step_begun_us, 0);
     stop(&r);
 }
 

@@ -24,13 +24,14 @@ static gm_status check_prompt(const gm_engine *e, const gm_submit *s, gm_error *
     if (s->n_prompt < 1) return gm_fail(err, GM_EARG, "The decoder prompt cannot be empty");
     if (s->n_prompt > max)
         return gm_fail(err, GM_EARG,
-                       "The decoder prompt (length %d) is longer than the maximum model length of %d.", s->n_prompt,
-                       max);
-    if (s->n_prompt == max)
-        return gm_fail(err, GM_EARG,
-                       "The decoder prompt (length %d) plus the number of requested output tokens (at least 1) is "
-                       "longer than the maximum model length of %d.",
+                       "The decoder prompt (length %d) is longer than the maximum model length of %d.",
                        s->n_prompt, max);
+    if (s->n_prompt == max)
+        return gm_fail(
+            err, GM_EARG,
+            "The decoder prompt (length %d) plus the number of requested output tokens (at least 1) is "
+            "longer than the maximum model length of %d.",
+            s->n_prompt, max);
     for (int32_t i = 0; i < s->n_prompt; i++)
         if (s->prompt[i] < 0 || s->prompt[i] >= e->params.vocab_size)
             return gm_fail(err, GM_EARG, "Token id %d is out of vocabulary", s->prompt[i]);
@@ -51,7 +52,8 @@ static gm_status check_lists(const gm_engine *e, const gm_sampling *p, gm_error 
     for (int32_t i = 0; i < p->n_bad; i++)
         if (p->bad_lens[i] < 1) return gm_fail(err, GM_EARG, "bad_words: an empty sequence");
     for (int32_t i = 0; i < p->n_bias; i++)
-        if (!isfinite(p->bias_values[i])) return gm_fail(err, GM_EARG, "logit_bias: a value that is not finite");
+        if (!isfinite(p->bias_values[i]))
+            return gm_fail(err, GM_EARG, "logit_bias: a value that is not finite");
     gm_status st = check_ids(e, "logit_bias", p->bias_ids, p->n_bias, err);
     if (!st) st = check_ids(e, "allowed_token_ids", p->allowed_ids, p->n_allowed, err);
     if (!st) st = check_ids(e, "bad_words", p->bad_ids, bad_total(p), err);
@@ -61,7 +63,7 @@ static gm_status check_lists(const gm_engine *e, const gm_sampling *p, gm_error 
 
 static gm_status check_sampling(const gm_engine *e, const gm_sampling *p, gm_error *err)
 {
-#define NEED(cond, what) \
+#define NEED(cond, what)                                                                                     \
     if (!(cond)) return gm_fail(err, GM_EARG, "sampling: %s", what)
     NEED(p->temperature >= 0 && isfinite(p->temperature), "temperature must be at least 0");
     NEED(p->top_p > 0 && p->top_p <= 1, "top_p must be in (0, 1]");

@@ -5,11 +5,12 @@
 
 /* ---- log-probabilities ---- */
 
-/* One row; values are log-probabilities of the whole vocabulary. The n best go to the job's place for row i. */
-static gm_logprob_row make_row(gm_engine *e, gm_job *j, int32_t i, int32_t token, const float *values, int32_t n,
-                               bool all)
+/* One row; values are log-probabilities of the whole vocabulary. The n best go to place i of the job. */
+static gm_logprob_row make_row(gm_engine *e, gm_job *j, int32_t i, int32_t token, const float *values,
+                               int32_t n, bool all)
 {
-    gm_logprob_row row = {.token = token, .logprob = values[token], .rank = gm_rank(e->sampler, values, token)};
+    gm_logprob_row row = {
+        .token = token, .logprob = values[token], .rank = gm_rank(e->sampler, values, token)};
     if (all) {
         row.n_top = e->params.vocab_size;
         row.top_logprobs = values;
@@ -27,8 +28,8 @@ static gm_logprob_row make_row(gm_engine *e, gm_job *j, int32_t i, int32_t token
 void gm_engine_prompt_row(gm_engine *e, gm_job *j, gm_pos pos, float *logits)
 {
     gm_log_softmax(e->sampler, logits, logits);
-    j->rows[j->n_rows] = make_row(e, j, j->n_rows, j->tokens[pos.tok + 1], logits, j->sampling.prompt_logprobs,
-                                  j->sampling.all_prompt_logprobs);
+    j->rows[j->n_rows] = make_row(e, j, j->n_rows, j->tokens[pos.tok + 1], logits,
+                                  j->sampling.prompt_logprobs, j->sampling.all_prompt_logprobs);
     j->n_rows++;
     if (j->n_rows == j->rows_cap) gm_engine_flush_rows(e, j);
 }
@@ -36,7 +37,9 @@ void gm_engine_prompt_row(gm_engine *e, gm_job *j, gm_pos pos, float *logits)
 void gm_engine_flush_rows(gm_engine *e, gm_job *j)
 {
     if (j->n_rows == 0) return;
-    gm_event ev = {.kind = GM_EVENT_PROMPT_LOGPROBS, .row_begin = j->request.rows_next.tok, .n_rows = j->n_rows,
+    gm_event ev = {.kind = GM_EVENT_PROMPT_LOGPROBS,
+                   .row_begin = j->request.rows_next.tok,
+                   .n_rows = j->n_rows,
                    .rows = j->rows};
     j->request.rows_next.tok += j->n_rows; /* delivered: not again, not even after preemption */
     j->n_rows = 0;
@@ -125,8 +128,11 @@ bool gm_engine_sample_row(gm_engine *e, gm_job *j, float *logits)
 
     int32_t token = choose_token(e, j, logits);
     if (token < 0) {
-        gm_engine_end(e, j, &(gm_ending){.finish = GM_FINISH_ERROR, .stop_token = -1,
-                                         .message = "no token can be sampled: every logit is masked or not a number"});
+        gm_engine_end(
+            e, j,
+            &(gm_ending){.finish = GM_FINISH_ERROR,
+                         .stop_token = -1,
+                         .message = "no token can be sampled: every logit is masked or not a number"});
         return false;
     }
     append(e, j, token);

@@ -9,9 +9,9 @@
 
 /* What a sequence left behind, found again by the first entry of its page table. */
 typedef struct resident {
-    int32_t len;       /* tokens stored */
-    uint64_t hash;     /* of them */
-    int32_t n_prompt;  /* -1: not known yet */
+    int32_t len;      /* tokens stored */
+    uint64_t hash;    /* of them */
+    int32_t n_prompt; /* -1: not known yet */
 } resident;
 
 typedef struct slot_state {
@@ -27,13 +27,13 @@ typedef struct kept_row {
 struct gm_scripted {
     gm_script *scripts;
     int32_t n_scripts, vocab_size, end, page_tokens, n_pages, n_slots;
-    int32_t *cells; /* [n_pages][page_tokens] token ids */
-    resident *residents;  /* [n_pages] */
-    slot_state *slots;    /* [n_slots] */
+    int32_t *cells;                 /* [n_pages][page_tokens] token ids */
+    resident *residents;            /* [n_pages] */
+    slot_state *slots;              /* [n_slots] */
     int64_t *page_step, *slot_step; /* step in which it was last named */
-    kept_row *kept;       /* [n_pages * page_tokens] */
+    kept_row *kept;                 /* [n_pages * page_tokens] */
     int32_t n_kept;
-    float *noise;         /* [vocab_size] in [0, 1) */
+    float *noise; /* [vocab_size] in [0, 1) */
     float margin;
     int64_t n_steps;
     _Atomic int64_t step_us, fail_after, fail_count;
@@ -145,11 +145,13 @@ static gm_status check_pages(gm_scripted *s, const gm_slice *sl, int32_t i, gm_e
     int64_t end = (int64_t)sl->begin.tok + sl->n.tok;
     if (sl->n.tok < 1 || sl->begin.tok < 0) return gm_fail(err, GM_EINTERNAL, "slice %d: no tokens", i);
     if (end > (int64_t)sl->n_pages * s->page_tokens)
-        return gm_fail(err, GM_EINTERNAL, "slice %d: %lld tokens in %d pages", i, (long long)end, sl->n_pages);
+        return gm_fail(err, GM_EINTERNAL, "slice %d: %lld tokens in %d pages", i, (long long)end,
+                       sl->n_pages);
     for (int32_t k = 0; k < sl->n_pages; k++) {
         int32_t id = sl->pages[k].id;
         if (id < 0 || id >= s->n_pages) return gm_fail(err, GM_EINTERNAL, "slice %d: page %d", i, id);
-        if (s->page_step[id] == s->n_steps) return gm_fail(err, GM_EINTERNAL, "slice %d: page %d is shared", i, id);
+        if (s->page_step[id] == s->n_steps)
+            return gm_fail(err, GM_EINTERNAL, "slice %d: page %d is shared", i, id);
         s->page_step[id] = s->n_steps;
     }
     return GM_OK;
@@ -158,9 +160,11 @@ static gm_status check_pages(gm_scripted *s, const gm_slice *sl, int32_t i, gm_e
 static gm_status check_slot(gm_scripted *s, const gm_slice *sl, int32_t i, gm_error *err)
 {
     int32_t id = sl->slot.id;
-    if (s->n_slots == 0) return id < 0 ? GM_OK : gm_fail(err, GM_EINTERNAL, "slice %d: slot %d of none", i, id);
+    if (s->n_slots == 0)
+        return id < 0 ? GM_OK : gm_fail(err, GM_EINTERNAL, "slice %d: slot %d of none", i, id);
     if (id < 0 || id >= s->n_slots) return gm_fail(err, GM_EINTERNAL, "slice %d: slot %d", i, id);
-    if (s->slot_step[id] == s->n_steps) return gm_fail(err, GM_EINTERNAL, "slice %d: slot %d is shared", i, id);
+    if (s->slot_step[id] == s->n_steps)
+        return gm_fail(err, GM_EINTERNAL, "slice %d: slot %d is shared", i, id);
     s->slot_step[id] = s->n_steps;
     return GM_OK;
 }
@@ -171,12 +175,15 @@ static gm_status check_past(const gm_scripted *s, const gm_slice *sl, int32_t i,
     int32_t len = sl->begin.tok;
     if (len == 0) return GM_OK;
     const resident *r = &s->residents[sl->pages[0].id];
-    if (r->len != len) return gm_fail(err, GM_EINTERNAL, "slice %d: begins at %d, %d are stored", i, len, r->len);
-    if (hash_cells(s, sl, len) != r->hash) return gm_fail(err, GM_EINTERNAL, "slice %d: its pages changed", i);
+    if (r->len != len)
+        return gm_fail(err, GM_EINTERNAL, "slice %d: begins at %d, %d are stored", i, len, r->len);
+    if (hash_cells(s, sl, len) != r->hash)
+        return gm_fail(err, GM_EINTERNAL, "slice %d: its pages changed", i);
     if (s->n_slots == 0) return GM_OK;
     const slot_state *st = &s->slots[sl->slot.id];
     if (st->len != len || st->hash != r->hash)
-        return gm_fail(err, GM_EINTERNAL, "slice %d: slot %d has the state of another sequence", i, sl->slot.id);
+        return gm_fail(err, GM_EINTERNAL, "slice %d: slot %d has the state of another sequence", i,
+                       sl->slot.id);
     return GM_OK;
 }
 
@@ -206,7 +213,8 @@ static gm_status check_batch(gm_scripted *s, const gm_batch *b, gm_error *err)
 
 /* ---- what comes next ---- */
 
-static bool ends_with(const gm_scripted *s, const gm_slice *sl, int32_t pos, const gm_script *script, int32_t k)
+static bool ends_with(const gm_scripted *s, const gm_slice *sl, int32_t pos, const gm_script *script,
+                      int32_t k)
 {
     for (int32_t i = 0; i < k; i++)
         if (*cell(s, sl, pos - k + 1 + i) != script->tokens[i]) return false;
@@ -218,14 +226,15 @@ static int32_t match(const gm_scripted *s, const gm_slice *sl, int32_t pos, cons
 {
     int32_t last = pos;
     while (last > 0 && *cell(s, sl, last) == s->end) last--;
-    if (last < pos && script->n <= last && ends_with(s, sl, last, script, script->n)) return script->n + pos - last;
+    if (last < pos && script->n <= last && ends_with(s, sl, last, script, script->n))
+        return script->n + pos - last;
     for (int32_t k = script->n < pos ? script->n : pos; k > 0; k--)
         if (ends_with(s, sl, pos, script, k)) return k;
     return 0;
 }
 
-/* A decode goes on from where the output is known to begin; after a longer slice (a prompt, a recomputation) that
- * is found out anew. */
+/* A decode goes on from where the output is known to begin; after a longer slice (a prompt, a recomputation)
+ * that is found out anew. */
 static int32_t next_token(gm_scripted *s, const gm_slice *sl, int32_t pos)
 {
     resident *r = &s->residents[sl->pages[0].id];
@@ -237,7 +246,8 @@ static int32_t next_token(gm_scripted *s, const gm_slice *sl, int32_t pos)
 
 static void store(gm_scripted *s, const gm_batch *b, const gm_slice *sl)
 {
-    for (int32_t i = 0; i < sl->n.tok; i++) *cell(s, sl, sl->begin.tok + i) = b->token_ids[sl->token_begin + i];
+    for (int32_t i = 0; i < sl->n.tok; i++)
+        *cell(s, sl, sl->begin.tok + i) = b->token_ids[sl->token_begin + i];
     resident *r = &s->residents[sl->pages[0].id];
     if (sl->begin.tok == 0) r->n_prompt = -1;
     r->len = sl->begin.tok + sl->n.tok;
@@ -255,7 +265,8 @@ static void keep_rows(gm_scripted *s, const gm_batch *b)
             int32_t pos = sl->begin.tok + b->out_rows[out] - sl->token_begin;
             s->kept[out] = (kept_row){.pos = pos, .token = next_token(s, sl, pos)};
         }
-        if (out - first > 1) s->residents[sl->pages[0].id].n_prompt = -1; /* rows of prompt log-probabilities */
+        if (out - first > 1)
+            s->residents[sl->pages[0].id].n_prompt = -1; /* rows of prompt log-probabilities */
     }
     s->n_kept = out;
 }
@@ -302,7 +313,8 @@ static gm_status logits(void *self, int32_t out_begin, int32_t n_rows, float *ou
 {
     gm_scripted *s = self;
     if (out_begin < 0 || n_rows < 1 || out_begin + n_rows > s->n_kept)
-        return gm_fail(err, GM_EINTERNAL, "logits of rows %d + %d, %d are kept", out_begin, n_rows, s->n_kept);
+        return gm_fail(err, GM_EINTERNAL, "logits of rows %d + %d, %d are kept", out_begin, n_rows,
+                       s->n_kept);
     for (int32_t i = 0; i < n_rows; i++, out += s->vocab_size) {
         const kept_row *row = &s->kept[out_begin + i];
         int32_t shift = (int32_t)((int64_t)row->pos * 7919 % s->vocab_size), n_tail = s->vocab_size - shift;

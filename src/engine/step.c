@@ -24,7 +24,8 @@ static gm_job *job_of(gm_request *r)
 
 /* ---- batch ---- */
 
-static void add_out(gm_engine *e, gm_batch *b, const gm_step_item *it, int32_t item_idx, int32_t pos, bool samples)
+static void add_out(gm_engine *e, gm_batch *b, const gm_step_item *it, int32_t item_idx, int32_t pos,
+                    bool samples)
 {
     e->out_rows[b->n_out] = b->slices[item_idx].token_begin + pos - it->begin.tok;
     e->outs[b->n_out] = (gm_out_row){.item_idx = item_idx, .pos = {pos}, .samples = samples};
@@ -44,15 +45,19 @@ static void add_outs(gm_engine *e, gm_batch *b, const gm_step_item *it, int32_t 
 
 static gm_batch lay_out_batch(gm_engine *e, const gm_step *step)
 {
-    gm_batch b = {.token_ids = e->token_ids, .slices = e->slices, .n_slices = step->n_items,
-                  .out_rows = e->out_rows};
+    gm_batch b = {
+        .token_ids = e->token_ids, .slices = e->slices, .n_slices = step->n_items, .out_rows = e->out_rows};
     for (int32_t i = 0; i < step->n_items; i++) {
         const gm_step_item *it = &step->items[i];
         const gm_kv_seq *seq = &it->request->seq;
         memcpy(e->token_ids + b.n_tokens, job_of(it->request)->tokens + it->begin.tok,
                (size_t)it->n.tok * sizeof *e->token_ids);
-        e->slices[i] = (gm_slice){.token_begin = b.n_tokens, .n = it->n, .begin = it->begin, .pages = seq->pages,
-                                  .n_pages = seq->n_pages, .slot = seq->slot};
+        e->slices[i] = (gm_slice){.token_begin = b.n_tokens,
+                                  .n = it->n,
+                                  .begin = it->begin,
+                                  .pages = seq->pages,
+                                  .n_pages = seq->n_pages,
+                                  .slot = seq->slot};
         add_outs(e, &b, it, i);
         b.n_tokens += it->n.tok;
     }
@@ -119,7 +124,8 @@ static void fail_step(gm_engine *e, gm_step *step, const gm_error *err)
     gm_err("step failed requests=%d tokens=%d: %s", step->n_items, step->n_tokens, err->message);
     for (int32_t i = 0; i < step->n_items; i++)
         if (step->items[i].request)
-            gm_engine_end(e, job_of(step->items[i].request), &(gm_ending){GM_FINISH_ERROR, -1, false, err->message});
+            gm_engine_end(e, job_of(step->items[i].request),
+                          &(gm_ending){GM_FINISH_ERROR, -1, false, err->message});
     if (++e->n_failures >= GM_FAILURES_MAX) declare_dead(e, err);
     (void)gm_engine_guard(e, true);
 }
@@ -145,34 +151,51 @@ static void run_items(gm_engine *e, gm_step *step)
     fail_step(e, step, &err);
 }
 
-/* Preemption costs all the work done for the victim; an operator should hear of it, though not a thousand times. */
+/* Preemption costs all the work done for the victim; an operator should hear of it, though not a thousand
+ * times. */
 static void warn_preempted(gm_engine *e, const gm_step *step, int64_t now_us)
 {
     enum { EVERY_US = 10 * 1000 * 1000 };
     e->n_preempted_unwarned += step->n_preempted;
     if (e->n_preempted_unwarned == 0 || (e->warned_us && now_us - e->warned_us < EVERY_US)) return;
-    gm_warn("cache full preempted=%lld preempted_total=%lld running=%d waiting=%d pages_used=%d pages_total=%d",
-            (long long)e->n_preempted_unwarned, (long long)gm_sched_preemptions(e->sched),
-            gm_sched_running(e->sched), gm_sched_waiting(e->sched),
-            gm_kv_pages_total(e->kv) - gm_kv_pages_free(e->kv), gm_kv_pages_total(e->kv));
+    gm_warn(
+        "cache full preempted=%lld preempted_total=%lld running=%d waiting=%d pages_used=%d pages_total=%d",
+        (long long)e->n_preempted_unwarned, (long long)gm_sched_preemptions(e->sched),
+        gm_sched_running(e->sched), gm_sched_waiting(e->sched),
+        gm_kv_pages_total(e->kv) - gm_kv_pages_free(e->kv), gm_kv_pages_total(e->kv));
     e->warned_us = now_us;
     e->n_preempted_unwarned = 0;
+}
+
+static void note_begin(gm_engine *e, int64_t now_us)
+{
+    pthread_mutex_lock(&e->lock);
+    e->stats.step_begun_us = now_us;
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void note_end(gm_engine *e, int64_t now_us)
+{
+    pthread_mutex_lock(&e->lock);
+    gm_stats_gauges(e);
+    e->stats.last_step_us = now_us;
+    e->stats.step_begun_us = 0;
+    pthread_mutex_unlock(&e->lock);
 }
 
 void gm_engine_step(gm_engine *e)
 {
     (void)gm_engine_guard(e, true);
-    gm_step *step = gm_sched_step(e->sched, gm_now_us());
+    int64_t now_us = gm_now_us();
+    note_begin(e, now_us);
+    gm_step *step = gm_sched_step(e->sched, now_us);
     if (step->n_items > 0) run_items(e, step);
     (void)gm_engine_guard(e, false);
 
     if (step->stuck)
         gm_engine_end(e, job_of(step->stuck),
                       &(gm_ending){GM_FINISH_ERROR, -1, false, "the scheduler cannot place this request"});
-    int64_t now_us = gm_now_us();
-    pthread_mutex_lock(&e->lock);
-    gm_stats_gauges(e);
-    e->stats.last_step_us = now_us;
-    pthread_mutex_unlock(&e->lock);
+    now_us = gm_now_us();
+    note_end(e, now_us);
     warn_preempted(e, step, now_us);
 }

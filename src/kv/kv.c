@@ -164,7 +164,8 @@ static gm_status count_seq(gm_kv *kv, const gm_kv_seq *seq, int32_t *n_slots_hel
         return gm_fail(err, GM_EINTERNAL, "slot %d: held, but free", seq->slot.id);
     (*n_slots_held)++;
     for (const gm_kv_seq *o = seq->next; o; o = o->next)
-        if (o->slot.id == seq->slot.id) return gm_fail(err, GM_EINTERNAL, "slot %d: held twice", seq->slot.id);
+        if (o->slot.id == seq->slot.id)
+            return gm_fail(err, GM_EINTERNAL, "slot %d: held twice", seq->slot.id);
     return GM_OK;
 }
 

@@ -1,7 +1,8 @@
 /* Cache space of sequences: a page table that grows with the sequence, and one state slot while it runs.
  *
- * Integers only. The two pools have sizes of their own and are never traded against each other. Not thread-safe:
- * one owner (the engine thread, the simulator) calls everything except gm_kv_seq_init() and _fini(). */
+ * Integers only. The two pools have sizes of their own and are never traded against each other. Not
+ * thread-safe: one owner (the engine thread, the simulator) calls everything except gm_kv_seq_init() and
+ * _fini(). */
 #ifndef GM_KV_KV_H
 #define GM_KV_KV_H
 
@@ -20,7 +21,7 @@ typedef struct gm_kv_params {
 typedef struct gm_kv_seq {
     gm_page *pages; /* [n_pages]; entry i holds tokens i * page_tokens .. */
     int32_t n_pages, cap_pages;
-    gm_slot slot; /* GM_SLOT_NONE unless it runs on a model with state */
+    gm_slot slot;                  /* GM_SLOT_NONE unless it runs on a model with state */
     struct gm_kv_seq *prev, *next; /* the sequences that hold something */
     bool listed;
 } gm_kv_seq;
@@ -28,7 +29,7 @@ typedef struct gm_kv_seq {
 gm_status gm_kv_create(gm_kv **out, const gm_kv_params *params, gm_error *err);
 void gm_kv_destroy(gm_kv *kv);
 
-/* Room for the table of a sequence of at most tokens_max tokens, so that no later call allocates. Any thread. */
+/* Room for the table of a sequence of at most tokens_max tokens, so no later call allocates. Any thread. */
 gm_status gm_kv_seq_init(gm_kv_seq *seq, int32_t page_tokens, int32_t tokens_max, gm_error *err);
 /* The sequence must hold nothing. Accepts a zeroed one. */
 void gm_kv_seq_fini(gm_kv_seq *seq);
@@ -47,8 +48,8 @@ int32_t gm_kv_pages_free(const gm_kv *kv);
 int32_t gm_kv_slots_total(const gm_kv *kv);
 int32_t gm_kv_slots_free(const gm_kv *kv);
 
-/* Proves that every page is free or held, that its count equals the table entries that name it, and that every
- * slot is free or held by exactly one sequence. GM_EINTERNAL says what is wrong. Allocates nothing. */
+/* Proves that every page is free or held, that its count equals the table entries that name it, and that
+ * every slot is free or held by exactly one sequence. GM_EINTERNAL says what is wrong. Allocates nothing. */
 gm_status gm_kv_check(gm_kv *kv, gm_error *err);
 
 #endif

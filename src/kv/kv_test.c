@@ -151,7 +151,7 @@ static void creation_reports(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grows_by_pages),    cmocka_unit_test(no_state_needs_no_slot),
+        cmocka_unit_test(grows_by_pages),     cmocka_unit_test(no_state_needs_no_slot),
         cmocka_unit_test(check_finds_faults), cmocka_unit_test(random_operations),
         cmocka_unit_test(creation_reports),
     };

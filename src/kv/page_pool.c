@@ -109,18 +109,20 @@ gm_status gm_page_pool_check(const gm_page_pool *p, gm_error *err)
 {
     int32_t n_zero = 0, n_listed = 0;
     for (int32_t id = 0; id < p->n_pages; id++) {
-        if (p->nodes[id].refs < 0) return gm_fail(err, GM_EINTERNAL, "page %d: count %d", id, p->nodes[id].refs);
+        if (p->nodes[id].refs < 0)
+            return gm_fail(err, GM_EINTERNAL, "page %d: count %d", id, p->nodes[id].refs);
         n_zero += p->nodes[id].refs == 0;
     }
     int32_t prev = END;
     for (int32_t id = p->head; id != END; id = p->nodes[id].next) {
         if (++n_listed > p->n_pages) return gm_fail(err, GM_EINTERNAL, "free list: a cycle");
-        if (p->nodes[id].refs) return gm_fail(err, GM_EINTERNAL, "page %d: free with count %d", id, p->nodes[id].refs);
+        if (p->nodes[id].refs)
+            return gm_fail(err, GM_EINTERNAL, "page %d: free with count %d", id, p->nodes[id].refs);
         if (p->nodes[id].prev != prev) return gm_fail(err, GM_EINTERNAL, "page %d: broken back link", id);
         prev = id;
     }
     if (n_listed != n_zero || n_listed != p->n_free)
-        return gm_fail(err, GM_EINTERNAL, "free list: %d listed, %d of count zero, %d counted", n_listed, n_zero,
-                       p->n_free);
+        return gm_fail(err, GM_EINTERNAL, "free list: %d listed, %d of count zero, %d counted", n_listed,
+                       n_zero, p->n_free);
     return GM_OK;
 }

@@ -1,8 +1,8 @@
 /* Page ids with reference counts and a free list: integers only, the memory behind a page is the device's.
  *
- * A page is free exactly while its count is zero. The free list is taken from at the head; a page that comes back
- * goes to the head too, because nothing in it is worth keeping. The list is linked both ways, so that a free page
- * can be pinned out of its middle: what it holds stays valid until take() hands it out. */
+ * A page is free exactly while its count is zero. The free list is taken from at the head; a page that comes
+ * back goes to the head too, because nothing in it is worth keeping. The list is linked both ways, so that a
+ * free page can be pinned out of its middle: what it holds stays valid until take() hands it out. */
 #ifndef GM_KV_PAGE_POOL_H
 #define GM_KV_PAGE_POOL_H
 
@@ -15,7 +15,7 @@ gm_status gm_page_pool_create(gm_page_pool **out, int32_t n_pages, gm_error *err
 void gm_page_pool_destroy(gm_page_pool *p);
 
 /* Take n pages, or none, each with a count of one. A caller never holds a part of what it asked for, so on
- * GM_ECAPACITY there is nothing to give back. That answer is ordinary: the scheduler meets it by preempting. */
+ * GM_ECAPACITY there is nothing to give back. That answer is ordinary: the scheduler then preempts. */
 gm_status gm_page_pool_take(gm_page_pool *p, int32_t n, gm_page *pages);
 
 /* One holder more. A free page is revived: it leaves the free list with its content. */

@@ -70,7 +70,8 @@ gm_status gm_state_pool_check(const gm_state_pool *p, gm_error *err)
     int32_t n_taken = 0;
     for (int32_t i = 0; i < p->n_slots; i++) n_taken += p->taken[i];
     if (n_taken + p->n_free != p->n_slots)
-        return gm_fail(err, GM_EINTERNAL, "slots: %d taken and %d free of %d", n_taken, p->n_free, p->n_slots);
+        return gm_fail(err, GM_EINTERNAL, "slots: %d taken and %d free of %d", n_taken, p->n_free,
+                       p->n_slots);
     for (int32_t i = 0; i < p->n_free; i++) {
         int32_t id = p->stack[i];
         if (id < 0 || id >= p->n_slots || p->taken[id])

@@ -17,8 +17,8 @@ typedef struct gm_step {
     int32_t n_tokens; /* sum of n */
     int32_t n_rows;   /* rows of logits wanted for prompt log-probabilities */
     int32_t n_preempted;
-    /* Set when something waits, nothing runs and still nothing could be admitted. The caller must remove() and
-     * fail it: a queue that stands still helps nobody. */
+    /* Set when something waits, nothing runs and still nothing could be admitted. The caller must remove()
+     * and fail it: a queue that stands still helps nobody. */
     gm_request *stuck;
 } gm_step;
 

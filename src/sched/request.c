@@ -4,8 +4,12 @@ gm_status gm_request_init(gm_request *r, int32_t page_tokens, int32_t n_prompt, 
                           gm_error *err)
 {
     GM_ASSERT(n_prompt >= 1 && n_tokens_max > n_prompt);
-    *r = (gm_request){.n_prompt = n_prompt, .n_tokens_max = n_tokens_max, .n_tokens = n_prompt,
-                      .rows_next = {1}, .heap_idx = -1, .running_idx = -1};
+    *r = (gm_request){.n_prompt = n_prompt,
+                      .n_tokens_max = n_tokens_max,
+                      .n_tokens = n_prompt,
+                      .rows_next = {1},
+                      .heap_idx = -1,
+                      .running_idx = -1};
     /* The last token is never put into the cache: nothing follows it. */
     return gm_kv_seq_init(&r->seq, page_tokens, n_tokens_max - 1, err);
 }

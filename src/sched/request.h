@@ -4,8 +4,8 @@
  *                   ^                 |
  *                   +--- PREEMPTED <--+     (waits again, in front; its cache is gone, its tokens are not)
  *
- * remove() is allowed in every state but NEW. There is no prefill and no decode phase: a step gives the request some
- * tokens so that `computed` catches up with `n_tokens`. */
+ * remove() is allowed in every state but NEW. There is no prefill and no decode phase: a step gives the
+ * request some tokens so that `computed` catches up with `n_tokens`. */
 #ifndef GM_SCHED_REQUEST_H
 #define GM_SCHED_REQUEST_H
 
@@ -27,19 +27,19 @@ typedef struct gm_request {
     int32_t n_prompt;
     int32_t n_tokens_max; /* prompt and output together */
 
-    /* Prompt log-probabilities want a row of logits for each prompt token, which a step bounds (step_rows_max).
-     * The owner moves rows_next on as it delivers; rows before it are not wanted again. */
+    /* Prompt log-probabilities want a row of logits for each prompt token, which a step bounds
+     * (step_rows_max). The owner moves rows_next on as it delivers; rows before it are not wanted again. */
     bool prompt_rows;
     gm_pos rows_next; /* the next prompt position whose row is wanted: 1 .. n_prompt */
 
     /* Owned by the scheduler; others read. */
     gm_request_state state;
-    int32_t n_tokens; /* T: prompt and output so far */
-    int32_t computed; /* C: tokens in the cache, those of the step being run included */
+    int32_t n_tokens;  /* T: prompt and output so far */
+    int32_t computed;  /* C: tokens in the cache, those of the step being run included */
     int32_t n_prefill; /* T at the last admission: what lies below is (re)computed prompt */
     int32_t n_preempted;
-    int64_t scheduled_us; /* first time it was given tokens; 0: never */
-    int64_t place;        /* FCFS order */
+    int64_t scheduled_us;          /* first time it was given tokens; 0: never */
+    int64_t place;                 /* FCFS order */
     int32_t heap_idx, running_idx; /* -1: not there */
     gm_kv_seq seq;
 } gm_request;
@@ -50,8 +50,8 @@ gm_status gm_request_init(gm_request *r, int32_t page_tokens, int32_t n_prompt, 
 /* The request must be NEW or DONE. Accepts a zeroed one. */
 void gm_request_fini(gm_request *r);
 
-/* Rows of logits that tokens [begin, begin + n) of the request would want for prompt log-probabilities. The row
- * after token p tells the distribution of position p + 1. */
+/* Rows of logits that tokens [begin, begin + n) of the request would want for prompt log-probabilities. The
+ * row after token p tells the distribution of position p + 1. */
 int32_t gm_request_rows(const gm_request *r, int32_t begin, int32_t n);
 /* The longest chunk from `begin`, at most n, that wants at most rows_max such rows. */
 int32_t gm_request_clip_rows(const gm_request *r, int32_t begin, int32_t n, int32_t rows_max);

@@ -24,15 +24,18 @@ static gm_status check_params(const gm_sched_params *p, gm_error *err)
     if (p->batch_tokens_max < 1 || p->seqs_max < 1 || p->model_len_max < 2 || p->step_rows_max < 0)
         return gm_fail(err, GM_EARG, "scheduler: limits must be positive");
     if (p->batch_tokens_max < p->seqs_max)
-        return gm_fail(err, GM_EARG, "max_num_batched_tokens (%d) must be greater than or equal to max_num_seqs (%d).",
+        return gm_fail(err, GM_EARG,
+                       "max_num_batched_tokens (%d) must be greater than or equal to max_num_seqs (%d).",
                        p->batch_tokens_max, p->seqs_max);
     if (!p->chunked_prefill && p->batch_tokens_max < p->model_len_max)
-        return gm_fail(err, GM_EARG,
-                       "max_num_batched_tokens (%d) is smaller than max_model_len (%d). Without chunked prefill a "
-                       "prompt must fit into one step whole.",
-                       p->batch_tokens_max, p->model_len_max);
+        return gm_fail(
+            err, GM_EARG,
+            "max_num_batched_tokens (%d) is smaller than max_model_len (%d). Without chunked prefill a "
+            "prompt must fit into one step whole.",
+            p->batch_tokens_max, p->model_len_max);
     if (p->long_prefill_threshold < 0 || p->long_prefill_threshold > p->model_len_max)
-        return gm_fail(err, GM_EARG, "long_prefill_token_threshold (%d) cannot be greater than the max_model_len (%d).",
+        return gm_fail(err, GM_EARG,
+                       "long_prefill_token_threshold (%d) cannot be greater than the max_model_len (%d).",
                        p->long_prefill_threshold, p->model_len_max);
     if (!(p->watermark >= 0 && p->watermark < 1))
         return gm_fail(err, GM_EARG, "watermark is %g, must be in [0, 1)", p->watermark);
@@ -77,13 +80,15 @@ void gm_sched_destroy(gm_sched *s)
 gm_status gm_sched_fits(const gm_sched *s, int32_t n_prompt, int32_t n_tokens_max, gm_error *err)
 {
     if (n_prompt >= s->params.model_len_max || n_tokens_max > s->params.model_len_max)
-        return gm_fail(err, GM_EARG, "%d prompt tokens and %d to generate are more than the model length of %d",
-                       n_prompt, n_tokens_max - n_prompt, s->params.model_len_max);
+        return gm_fail(err, GM_EARG,
+                       "%d prompt tokens and %d to generate are more than the model length of %d", n_prompt,
+                       n_tokens_max - n_prompt, s->params.model_len_max);
     int32_t need = gm_kv_pages_for(s->kv, n_tokens_max - 1), have = gm_kv_pages_total(s->kv);
     if (need > have)
-        return gm_fail(err, GM_EARG,
-                       "%d prompt tokens and %d to generate need %d pages of %d tokens, the whole cache has %d",
-                       n_prompt, n_tokens_max - n_prompt, need, gm_kv_page_tokens(s->kv), have);
+        return gm_fail(
+            err, GM_EARG,
+            "%d prompt tokens and %d to generate need %d pages of %d tokens, the whole cache has %d",
+            n_prompt, n_tokens_max - n_prompt, need, gm_kv_page_tokens(s->kv), have);
     return GM_OK;
 }
 
@@ -223,7 +228,8 @@ static void preempt(gm_sched *s, gm_request *r)
     r->computed = 0;
     r->n_preempted++;
     r->state = GM_REQUEST_PREEMPTED;
-    r->place = --s->place_first; /* in front; of several in one step the oldest is preempted last, so it leads */
+    r->place =
+        --s->place_first; /* in front; of several in one step the oldest is preempted last, so it leads */
     enqueue(s, r);
     s->step.n_preempted++;
     s->n_preemptions++;
@@ -355,10 +361,11 @@ static gm_status check_running(const gm_sched *s, gm_error *err)
         if (r->state != GM_REQUEST_RUNNING || r->running_idx != i || r->heap_idx != -1)
             return gm_fail(err, GM_EINTERNAL, "running[%d]: state %d, index %d", i, r->state, r->running_idx);
         if (r->computed < 1 || r->computed > r->n_tokens || r->n_tokens > r->n_tokens_max)
-            return gm_fail(err, GM_EINTERNAL, "running[%d]: %d of %d tokens computed, at most %d", i, r->computed,
-                           r->n_tokens, r->n_tokens_max);
+            return gm_fail(err, GM_EINTERNAL, "running[%d]: %d of %d tokens computed, at most %d", i,
+                           r->computed, r->n_tokens, r->n_tokens_max);
         if (r->seq.n_pages != gm_kv_pages_for(s->kv, r->computed))
-            return gm_fail(err, GM_EINTERNAL, "running[%d]: %d pages for %d tokens", i, r->seq.n_pages, r->computed);
+            return gm_fail(err, GM_EINTERNAL, "running[%d]: %d pages for %d tokens", i, r->seq.n_pages,
+                           r->computed);
         if ((r->seq.slot.id >= 0) != (gm_kv_slots_total(s->kv) > 0))
             return gm_fail(err, GM_EINTERNAL, "running[%d]: slot %d", i, r->seq.slot.id);
     }
@@ -374,7 +381,8 @@ static gm_status check_waiting(const gm_sched *s, gm_error *err)
             return gm_fail(err, GM_EINTERNAL, "queue[%d]: state %d, index %d", i, r->state, r->heap_idx);
         if (r->computed || r->seq.n_pages || r->seq.slot.id >= 0)
             return gm_fail(err, GM_EINTERNAL, "queue[%d]: waits and holds space", i);
-        if (i > 0 && before(s, i, (i - 1) / 2)) return gm_fail(err, GM_EINTERNAL, "queue[%d]: out of order", i);
+        if (i > 0 && before(s, i, (i - 1) / 2))
+            return gm_fail(err, GM_EINTERNAL, "queue[%d]: out of order", i);
     }
     return GM_OK;
 }

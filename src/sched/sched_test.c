@@ -203,8 +203,8 @@ static void whole_prompts_without_chunking(void **state)
     gm_kv_destroy(kv);
 }
 
-/* Three sequences of one full page each in a pool of three: the first to grow takes the last one's page, the second
- * then takes its own. Both wait in front of the newcomer, the older one first. */
+/* Three sequences of one full page each in a pool of three: the first to grow takes the last one's page, the
+ * second then takes its own. Both wait in front of the newcomer, the older one first. */
 static void fcfs_preempts_the_youngest(void **state)
 {
     (void)state;
@@ -276,7 +276,8 @@ static void priority_victim_gives_back(void **state)
     deliver(&g);
     add(&g, &high, 8, 6, 1);
     step(&g);
-    deliver(&g); /* low: 8 tokens of which 7 cached, room for one more; high: 9 tokens, 8 cached, needs a page */
+    deliver(
+        &g); /* low: 8 tokens of which 7 cached, room for one more; high: 9 tokens, 8 cached, needs a page */
     step(&g);
     assert_int_equal(g.step->n_items, 1);
     expect(&g, 0, &high, 8, 1);
@@ -284,6 +285,55 @@ static void priority_victim_gives_back(void **state)
     assert_int_equal(low.state, GM_REQUEST_PREEMPTED);
     drop(&g, &low);
     drop(&g, &high);
+    close_rig(&g);
+}
+
+/* A victim that stands before the one it makes room for: nobody behind is skipped. */
+static void victim_in_front_skips_nobody(void **state)
+{
+    (void)state;
+    gm_sched_params p = PARAMS;
+    p.policy = GM_POLICY_PRIORITY;
+    rig g = open_rig(p, 5, 5);
+    gm_request low, high, mid;
+    add(&g, &low, 6, 9, 5);
+    step(&g);
+    deliver(&g);
+    add(&g, &high, 8, 6, 1);
+    add(&g, &mid, 2, 6, 3);
+    step(&g);
+    deliver(&g);
+    step(&g);
+    assert_int_equal(low.state, GM_REQUEST_PREEMPTED);
+    assert_int_equal(g.step->n_items, 2);
+    expect(&g, 0, &high, 8, 1);
+    expect(&g, 1, &mid, 2, 1);
+    drop(&g, &low);
+    drop(&g, &high);
+    drop(&g, &mid);
+    close_rig(&g);
+}
+
+/* A chunk of the victim would fit into what is left, but it does not come back in the same step. */
+static void preempting_step_admits_nobody(void **state)
+{
+    (void)state;
+    gm_sched_params p = PARAMS;
+    p.reserve_full_prompt = false;
+    p.long_prefill_threshold = 4;
+    rig g = open_rig(p, 3, 0);
+    gm_request a, b;
+    add(&g, &a, 4, 6, 0);
+    add(&g, &b, 7, 5, 0);
+    step(&g);
+    deliver(&g); /* a: one full page; b: one page, three tokens of its prompt are left */
+    step(&g);    /* a takes the third page; b finds none and goes */
+    assert_int_equal(b.state, GM_REQUEST_PREEMPTED);
+    assert_int_equal(g.step->n_items, 1);
+    assert_int_equal(gm_kv_pages_free(g.kv), 3 - a.seq.n_pages);
+    assert_true(gm_kv_pages_free(g.kv) >= 1);
+    drop(&g, &a);
+    drop(&g, &b);
     close_rig(&g);
 }
 
@@ -466,8 +516,12 @@ static void prompt_rows_are_bounded(void **state)
 static void prompt_behind_decodes_finishes(void **state)
 {
     (void)state;
-    gm_sched_params p = {.batch_tokens_max = 100, .seqs_max = 100, .model_len_max = 400, .chunked_prefill = true,
-                         .reserve_full_prompt = true, .long_prefill_threshold = 64};
+    gm_sched_params p = {.batch_tokens_max = 100,
+                         .seqs_max = 100,
+                         .model_len_max = 400,
+                         .chunked_prefill = true,
+                         .reserve_full_prompt = true,
+                         .long_prefill_threshold = 64};
     rig g = open_rig(p, 4000, 100);
     static gm_request r[91];
     for (int i = 0; i < 90; i++) add(&g, &r[i], 1, 100, 0);
@@ -484,15 +538,19 @@ static void prompt_behind_decodes_finishes(void **state)
     close_rig(&g);
 }
 
-/* Far more promised than there is room for: everyone ends, in about the order of arrival, and the work thrown away
- * stays bounded. */
+/* Far more promised than there is room for: everyone ends, in about the order of arrival, and the work thrown
+ * away stays bounded. */
 static void nobody_starves(void **state)
 {
     (void)state;
     enum { N = 64 };
     for (int policy = 0; policy < 2; policy++) {
-        gm_sched_params p = {.batch_tokens_max = 64, .seqs_max = 64, .model_len_max = 64, .chunked_prefill = true,
-                             .reserve_full_prompt = true, .policy = policy ? GM_POLICY_PRIORITY : GM_POLICY_FCFS};
+        gm_sched_params p = {.batch_tokens_max = 64,
+                             .seqs_max = 64,
+                             .model_len_max = 64,
+                             .chunked_prefill = true,
+                             .reserve_full_prompt = true,
+                             .policy = policy ? GM_POLICY_PRIORITY : GM_POLICY_FCFS};
         rig g = open_rig(p, N * 16 / 3, N);
         static gm_request r[N];
         for (int i = 0; i < N; i++) add(&g, &r[i], 20, 44, 0);
@@ -626,6 +684,8 @@ int main(void)
         cmocka_unit_test(whole_prompts_without_chunking),
         cmocka_unit_test(fcfs_preempts_the_youngest),
         cmocka_unit_test(priority_victim_gives_back),
+        cmocka_unit_test(victim_in_front_skips_nobody),
+        cmocka_unit_test(preempting_step_admits_nobody),
         cmocka_unit_test(priority_admits_smallest_first),
         cmocka_unit_test(admission_reserves_the_whole_prompt),
         cmocka_unit_test(watermark_spares_pages_but_not_from_the_first),

@@ -10,9 +10,9 @@
 struct gm_sampler {
     const gm_scans *scan;
     int32_t vocab_size, vocab_used;
-    float *weights;     /* [vocab_size] */
-    int32_t *top_ids;   /* [vocab_size] */
-    float *top_values;  /* [vocab_size] */
+    float *weights;    /* [vocab_size] */
+    int32_t *top_ids;  /* [vocab_size] */
+    float *top_values; /* [vocab_size] */
 };
 
 static const gm_scans *choose(gm_isa isa)
@@ -25,7 +25,8 @@ static const gm_scans *choose(gm_isa isa)
     return &gm_scans_ref;
 }
 
-gm_status gm_sampler_create(gm_sampler **out, int32_t vocab_size, int32_t vocab_used, gm_isa isa, gm_error *err)
+gm_status gm_sampler_create(gm_sampler **out, int32_t vocab_size, int32_t vocab_used, gm_isa isa,
+                            gm_error *err)
 {
     if (vocab_size < 1 || vocab_used < 1 || vocab_used > vocab_size)
         return gm_fail(err, GM_EARG, "sampler: vocabulary of %d, %d used", vocab_size, vocab_used);
@@ -119,7 +120,8 @@ static void edit_row(gm_sampler *s, const gm_sample_args *a)
     mask_bad_words(s, a);
     for (int32_t i = 0; i < a->n_banned; i++) mask(s, a->logits, a->banned_ids[i]);
     for (int32_t i = 0; i < a->n_bias; i++)
-        if (a->bias_ids[i] >= 0 && a->bias_ids[i] < s->vocab_size) a->logits[a->bias_ids[i]] += a->bias_values[i];
+        if (a->bias_ids[i] >= 0 && a->bias_ids[i] < s->vocab_size)
+            a->logits[a->bias_ids[i]] += a->bias_values[i];
     if (a->counts) penalize(a);
 }
 
@@ -180,9 +182,10 @@ static void offer(top_heap *h, int32_t cap, int32_t id, float value)
     for (; i > 0 && worse(h, i, (i - 1) / 2); i = (i - 1) / 2) exchange(h, i, (i - 1) / 2);
 }
 
-/* Ids come in rising order, so a later one never displaces its equal: "above the root" is the whole test, and the
- * scan can jump to the next that passes it. */
-static top_heap collect_top(const gm_scans *scan, const float *x, int32_t n_ids, int32_t n, int32_t *ids, float *values)
+/* Ids come in rising order, so a later one never displaces its equal: "above the root" is the whole test, and
+ * the scan can jump to the next that passes it. */
+static top_heap collect_top(const gm_scans *scan, const float *x, int32_t n_ids, int32_t n, int32_t *ids,
+                            float *values)
 {
     top_heap h = {ids, values, 0};
     float bar = -INFINITY;
@@ -234,22 +237,48 @@ static float from_bits(uint32_t bits)
     return f;
 }
 
-/* The fewest largest weights that hold the share top_p, without sorting: floats of one sign are ordered as their
- * bits are, so thirty bisections find the smallest weight that is needed. */
+/* Weights as the bits of floats: of one sign they are ordered as the numbers are. */
+typedef struct bit_range {
+    uint32_t lo, hi; /* the weights from lo on hold the target, those from hi on do not */
+} bit_range;
+
+static bit_range bisect(const gm_scans *scan, const float *w, int32_t n, double target, bit_range r,
+                        uint32_t width)
+{
+    while (r.hi - r.lo > width) {
+        uint32_t mid = r.lo + (r.hi - r.lo) / 2;
+        if (scan->sum_from(w, n, from_bits(mid)) >= target) r.lo = mid;
+        else r.hi = mid;
+    }
+    return r;
+}
+
+/* The smallest weight that is needed for the target, without sorting. Once its order of magnitude is known,
+ * the smaller weights can be left out, and those are nearly all of a vocabulary. */
+static float find_bar(gm_sampler *s, const float *w, int32_t n, double target)
+{
+    enum { OCTAVE = 1 << 23 };
+    bit_range r =
+        bisect(s->scan, w, n, target, (bit_range){0, 0x3f800001}, OCTAVE); /* weights are in [0, 1] */
+    float least = from_bits(r.lo), *dense = s->top_values;
+    int32_t n_dense = 0;
+    for (int32_t i = 0; i < n; i++) {
+        dense[n_dense] = w[i]; /* no branch; n_dense <= i */
+        n_dense += w[i] >= least;
+    }
+    return from_bits(bisect(s->scan, dense, n_dense, target, r, 1).lo);
+}
+
+/* The fewest largest weights that hold the share top_p. */
 static void keep_top_p(gm_sampler *s, float *w, int32_t n, float top_p)
 {
     double target = (double)top_p * s->scan->sum_from(w, n, 0);
-    uint32_t lo = 0, hi = 0x3f800001; /* weights are in [0, 1] */
-    while (hi - lo > 1) {
-        uint32_t mid = lo + (hi - lo) / 2;
-        if (s->scan->sum_from(w, n, from_bits(mid)) >= target) lo = mid;
-        else hi = mid;
-    }
-    float bar = from_bits(lo);
-    double mass = s->scan->sum_from(w, n, from_bits(hi));
+    float bar = find_bar(s, w, n, target);
+    double mass = s->scan->sum_from(w, n, nextafterf(bar, 2));
+    for (int32_t i = 0; i < n; i++) w[i] = w[i] < bar ? 0 : w[i];
     for (int32_t i = 0; i < n; i++) {
-        if (w[i] > bar) continue;
-        if (w[i] == bar && mass < target) mass += (double)w[i];
+        if (w[i] != bar) continue;
+        if (mass < target) mass += (double)bar;
         else w[i] = 0;
     }
 }

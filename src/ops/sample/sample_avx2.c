@@ -24,7 +24,8 @@ static int32_t count_above(const float *x, int32_t n, float v)
     __m256i count8 = _mm256_setzero_si256();
     int32_t i = 0, count = 0, lanes[8];
     for (; i + 8 <= n; i += 8) /* a true comparison is -1 */
-        count8 = _mm256_sub_epi32(count8, _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(x + i), v8, _CMP_GT_OQ)));
+        count8 = _mm256_sub_epi32(count8,
+                                  _mm256_castps_si256(_mm256_cmp_ps(_mm256_loadu_ps(x + i), v8, _CMP_GT_OQ)));
     _mm256_storeu_si256((__m256i *)(void *)lanes, count8);
     for (int32_t k = 0; k < 8; k++) count += lanes[k];
     for (; i < n; i++) count += x[i] > v;

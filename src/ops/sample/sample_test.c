@@ -140,7 +140,8 @@ static void penalties(void **state)
 }
 
 /* The share of draws equals the probabilities of a plain computation with sorting. */
-static void expect_shares(const float *x, int32_t n, int32_t used, gm_sample_args a, uint64_t stream, const double *p)
+static void expect_shares(const float *x, int32_t n, int32_t used, gm_sample_args a, uint64_t stream,
+                          const double *p)
 {
     enum { DRAWS = 20000 };
     gm_sampler *s = make(n, used);
@@ -204,7 +205,7 @@ static void distribution(void **state)
     softmax(yd, 8, 1, p);
     expect_shares(y, 8, 8, a, 4, p);
 
-    /* weights 1, .37, .37, .14, .05, .02, .007: min_p 0.1 leaves four, then top_p 0.9 of those drops the .14 */
+    /* weights 1, .37, .37, .14, .05, .02, .007: min_p 0.1 leaves four, then top_p 0.9 drops the .14 */
     a = plain(NULL);
     a.min_p = 0.1f;
     double zd[8] = {-INFINITY, 4, 3, 2, -INFINITY, 3, -INFINITY, -INFINITY};
@@ -282,7 +283,8 @@ static void top_n_and_rank(void **state)
         assert_int_equal(gm_top_n(s, lp, n, ids, values), n);
         for (int32_t i = 0; i < n; i++) {
             assert_true(values[i] == lp[ids[i]]);
-            if (i > 0) assert_true(values[i] < values[i - 1] || (values[i] == values[i - 1] && ids[i] > ids[i - 1]));
+            if (i > 0)
+                assert_true(values[i] < values[i - 1] || (values[i] == values[i - 1] && ids[i] > ids[i - 1]));
             int32_t above = 0;
             for (int k = 0; k < V; k++) above += lp[k] > lp[ids[i]];
             assert_int_equal(gm_rank(s, lp, ids[i]), above + 1);
@@ -322,7 +324,8 @@ static void scans_agree(void **state)
         double s0 = v[0]->exp_row(x, n, 0, 0.5f, w[0]), s1 = v[1]->exp_row(x, n, 0, 0.5f, w[1]);
         assert_true(fabs(s0 - s1) <= 1e-5 * s0);
         for (int32_t i = 0; i < n; i++)
-            if (!(fabsf(w[0][i] - w[1][i]) <= 1e-5f * w[0][i])) fail_msg("%d: %g and %g", i, w[0][i], w[1][i]);
+            if (!(fabsf(w[0][i] - w[1][i]) <= 1e-5f * w[0][i]))
+                fail_msg("%d: %g and %g", i, w[0][i], w[1][i]);
         assert_true(fabs(v[0]->sum_from(w[0], n, 0.01f) - v[1]->sum_from(w[0], n, 0.01f)) <= 1e-5 * s0);
         assert_true(v[1]->exp_row(x, n, 0, 0.5f, NULL) == s1);
     }
@@ -373,10 +376,14 @@ static void creation_reports(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(greedy),         cmocka_unit_test(edits),
-        cmocka_unit_test(bad_words),      cmocka_unit_test(penalties),
-        cmocka_unit_test(distribution),   cmocka_unit_test(nucleus_equals_sorting),
-        cmocka_unit_test(top_n_and_rank), cmocka_unit_test(scans_agree),
+        cmocka_unit_test(greedy),
+        cmocka_unit_test(edits),
+        cmocka_unit_test(bad_words),
+        cmocka_unit_test(penalties),
+        cmocka_unit_test(distribution),
+        cmocka_unit_test(nucleus_equals_sorting),
+        cmocka_unit_test(top_n_and_rank),
+        cmocka_unit_test(scans_agree),
         cmocka_unit_test(uniforms_are_fixed_and_spread),
         cmocka_unit_test(counts_hold_their_maximum),
         cmocka_unit_test(creation_reports),

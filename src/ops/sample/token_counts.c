@@ -16,7 +16,8 @@ size_t gm_token_counts_size(int32_t n_distinct_max)
 void gm_token_counts_init(gm_token_counts *c, void *memory, int32_t n_distinct_max)
 {
     gm_token_count *entries = memory;
-    *c = (gm_token_counts){.entries = entries, .cap = n_distinct_max,
+    *c = (gm_token_counts){.entries = entries,
+                           .cap = n_distinct_max,
                            .table = (int32_t *)(void *)(entries + n_distinct_max),
                            .mask = table_len(n_distinct_max) - 1};
 }

@@ -1,5 +1,6 @@
-/* How often each token id stands in a sequence, for penalties: a list of the distinct ids with a hash table over it,
- * in memory that the caller provides, so that a step neither counts a long prompt again nor allocates. */
+/* How often each token id stands in a sequence, for penalties: a list of the distinct ids with a hash table
+ * over it, in memory that the caller provides, so that a step neither counts a long prompt again nor
+ * allocates. */
 #ifndef GM_OPS_TOKEN_COUNTS_H
 #define GM_OPS_TOKEN_COUNTS_H
 
@@ -17,8 +18,8 @@ typedef struct gm_token_counts {
     uint32_t mask;
 } gm_token_counts;
 
-/* Bytes for up to n_distinct_max different ids; and a table over such memory, which must be zeroed, 8-byte aligned
- * and live as long as the table. */
+/* Bytes for up to n_distinct_max different ids; and a table over such memory, which must be zeroed, 8-byte
+ * aligned and live as long as the table. */
 size_t gm_token_counts_size(int32_t n_distinct_max);
 void gm_token_counts_init(gm_token_counts *c, void *memory, int32_t n_distinct_max);
 
