@@ -20,7 +20,7 @@ int64_t gm_linear_workspace(gm_device *dev, int32_t n_max, int32_t k_max, int32_
 {
     int64_t threads = gm_device_threads(dev);
     int64_t pass = n_max < GM_LINEAR_TOKENS ? n_max : GM_LINEAR_TOKENS;
-    int64_t shared = (pass * k_max * 4 + 63) / 64 * 64;
+    int64_t shared = (pass * (k_max + GM_LINEAR_PAD) * 4 + 63) / 64 * 64;
     int64_t groups = n_groups_max > 1 ? threads * group_bytes() : 0;
     return threads * GM_LINEAR_SCRATCH + (shared > groups ? shared : groups);
 }
@@ -47,7 +47,7 @@ static void round_rows(void *ctx, int64_t begin, int64_t end, int worker)
     (void)worker;
     const job *j = ctx;
     int64_t k = j->a->w->cols;
-    for (int64_t t = begin; t < end; t++) round_row(j, j->rounded, t * k, j->a->x + (j->t_begin + t) * j->a->ldx, k);
+    for (int64_t t = begin; t < end; t++) round_row(j, j->rounded, t * (k + GM_LINEAR_PAD), j->a->x + (j->t_begin + t) * j->a->ldx, k);
 }
 
 static void run_rows(void *ctx, int64_t begin, int64_t end, int worker)
@@ -59,7 +59,7 @@ static void run_rows(void *ctx, int64_t begin, int64_t end, int worker)
         .row_begin = (int32_t)begin,
         .row_end = (int32_t)end,
         .x = j->round ? (const void *)j->rounded : (const void *)(a->x + j->t_begin * a->ldx),
-        .ldx = j->round ? a->w->cols : a->ldx,
+        .ldx = j->round ? a->w->cols + GM_LINEAR_PAD : a->ldx,
         .n = j->n,
         .x_bf16 = j->x_bf16,
         .accumulate = a->accumulate,

@@ -22,6 +22,7 @@ enum {
     GM_LINEAR_TOKENS = 256,             /* rows of x in one pass over W */
     GM_LINEAR_GROUP_FLOATS = 1 << 16,   /* rounded x of one group and worker */
     GM_LINEAR_SCRATCH = 384 << 10,
+    GM_LINEAR_PAD = 32, /* elements behind a row of rounded x: rows of 2^n bytes would share their cache sets */
 };
 
 typedef struct gm_linear_impl {

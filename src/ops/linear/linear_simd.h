@@ -3,7 +3,7 @@
  * One output has one accumulator of GM_VF lanes. Lane i takes k = i, i + GM_VF, ... in rising order, one fused
  * multiply-add each; FP8 weights are scaled before (code * scale, rounded to FP32); at the end the lanes are added in
  * vf_sum's tree. Every path below keeps to that, so that they give the same bits:
- *   direct  1 to 4 tokens: weights are converted in registers on their way from memory. Bound by reading W.
+ *   direct  few tokens: weights are converted in registers on their way from memory. Bound by reading W.
  *   panel   more: PANEL_ROWS x PANEL_K weights are converted to FP32 once (24 KiB, in L1) and multiplied with tiles of
  *           4 tokens x 3 rows; between the k-blocks the accumulators wait in memory. Bound by multiply-adds.
  * A NaN among FP8 codes is looked for beforehand, for the conversion by shifts would make 480 of it. */
@@ -17,7 +17,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { DIRECT_TOKENS = 4, PANEL_ROWS = 24, PANEL_K = 256, PANEL_TOKENS = 64, TILE_TOKENS = 4, TILE_ROWS = 3 };
+enum { DIRECT_TOKENS = 12, PANEL_ROWS = 24, PANEL_K = 256, PANEL_TOKENS = 64, TILE_TOKENS = 4, TILE_ROWS = 3 };
 
 /* Two vectors of FP8 codes, times scale (which has the 2^8 in it). */
 INLINE void load2_e4m3(const uint8_t *p, vf scale, vf *a, vf *b)
@@ -32,6 +32,23 @@ INLINE void load2_e4m3(const uint8_t *p, vf scale, vf *a, vf *b)
     __m256i h = _mm256_and_si256(_mm256_slli_epi16(w, 7), _mm256_set1_epi16((short)0xBFFF));
     *a = vf_mul(_mm256_cvtph_ps(_mm256_castsi256_si128(h)), scale);
     *b = vf_mul(_mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)), scale);
+#endif
+}
+
+/* One vector of FP8 codes: exponent and mantissa moved to where FP32 has them make the value times 2^-120 (subnormal
+ * codes a subnormal FP32); scale has the 2^120 in it, and must be below SCALE_MAX for that. The quickest way where
+ * nothing else is done to the weights. */
+#define SCALE_MAX 64.0f
+INLINE vf load_e4m3_fast(const uint8_t *p, vf scale)
+{
+#if defined(__AVX512F__)
+    __m512i w = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
+    w = _mm512_and_si512(_mm512_slli_epi32(w, 20), _mm512_set1_epi32((int)0x87F00000u));
+    return vf_mul(_mm512_castsi512_ps(w), scale);
+#else
+    __m256i w = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    w = _mm256_and_si256(_mm256_slli_epi32(w, 20), _mm256_set1_epi32((int)0x87F00000u));
+    return vf_mul(_mm256_castsi256_ps(w), scale);
 #endif
 }
 
@@ -63,6 +80,16 @@ INLINE vf load_n(gm_dtype type, const uint8_t *p, int64_t n, vf scale)
     if (type == GM_F32) return vf_load_n((const float *)(const void *)p, n);
     if (type == GM_BF16) return vf_load_bf16_n(p, n);
     return load_e4m3_n(p, n, scale);
+}
+
+/* 2 * GM_VF codes, to look for NaN in. */
+INLINE __m256i load_codes(const uint8_t *p)
+{
+#if defined(__AVX512F__)
+    return _mm256_loadu_si256((const __m256i *)p);
+#else
+    return _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)p));
+#endif
 }
 
 static bool has_nan_code(const uint8_t *p, int64_t n)
@@ -98,7 +125,7 @@ INLINE void put(const gm_linear_part *p, int64_t t, int64_t row, float v)
 }
 
 /* nt tokens against nr rows, straight from memory. */
-INLINE void direct_tile(const gm_linear_part *p, gm_dtype type, int64_t row, int nt, int nr)
+INLINE void direct_tile(const gm_linear_part *p, gm_dtype type, int64_t row, int64_t token, int nt, int nr)
 {
     const gm_matrix *w = p->w;
     int64_t K = w->cols, size = type == GM_F32 ? 4 : type == GM_BF16 ? 2 : 1;
@@ -107,19 +134,40 @@ INLINE void direct_tile(const gm_linear_part *p, gm_dtype type, int64_t row, int
     const float *scales[4], *x[4];
     bool nan[4] = {false};
     vf acc[4][4], scale[4];
+    __m256i sign = _mm256_set1_epi8((char)0x80), most = sign; /* of all rows; which one it was is asked afterwards */
     for (int r = 0; r < nr; r++) {
         wr[r] = row_data(w, row + r);
         scales[r] = row_scale(w, row + r);
-        if (type == GM_F8E4M3) nan[r] = has_nan_code(wr[r], K);
         scale[r] = vf_zero();
         for (int t = 0; t < nt; t++) acc[r][t] = vf_zero();
     }
-    for (int t = 0; t < nt; t++) x[t] = x_row(p, t);
+    for (int t = 0; t < nt; t++) x[t] = x_row(p, token + t);
 
     for (int64_t k = 0, b = 0; k < K; b++) {
         int64_t end = k + block < K ? k + block : K;
-        if (type == GM_F8E4M3)
-            for (int r = 0; r < nr; r++) scale[r] = vf_set1(scales[r][b] * 256.0f);
+        if (type == GM_F8E4M3) {
+            bool small = true;
+            for (int r = 0; r < nr; r++) small &= fabsf(scales[r][b]) < SCALE_MAX;
+            for (int r = 0; r < nr; r++) scale[r] = vf_set1(scales[r][b] * 0x1p120f);
+            for (; small && k + 2 * GM_VF <= end; k += 2 * GM_VF) {
+                for (int r = 0; r < nr; r++)
+                    most = _mm256_max_epu8(most, _mm256_or_si256(load_codes(wr[r] + k), sign));
+                if (k % 64 == 0)
+                    for (int r = 0; r < nr; r++) _mm_prefetch((const char *)wr[r] + k + nr * K, _MM_HINT_T0);
+                for (int v = 0; v < 2; v++) {
+                    vf xv[4];
+                    for (int t = 0; t < nt; t++) xv[t] = vf_load(x[t] + k + v * GM_VF);
+                    for (int r = 0; r < nr; r++) {
+                        vf wv = load_e4m3_fast(wr[r] + k + v * GM_VF, scale[r]);
+                        for (int t = 0; t < nt; t++) acc[r][t] = vf_fma(wv, xv[t], acc[r][t]);
+                    }
+                }
+            }
+            for (int r = 0; r < nr; r++) {
+                scale[r] = vf_set1(scales[r][b] * 256.0f);
+                if (k < end) nan[r] |= has_nan_code(wr[r] + k, end - k);
+            }
+        }
         for (; k + 2 * GM_VF <= end; k += 2 * GM_VF) {
             vf x0[4], x1[4];
             for (int t = 0; t < nt; t++) {
@@ -147,25 +195,35 @@ INLINE void direct_tile(const gm_linear_part *p, gm_dtype type, int64_t row, int
             if (n < GM_VF) k = end - GM_VF; /* the last of all: blocks are whole vectors */
         }
     }
+    if (type == GM_F8E4M3 && _mm256_movemask_epi8(_mm256_cmpeq_epi8(most, _mm256_set1_epi8((char)0xFF))))
+        for (int r = 0; r < nr; r++) nan[r] = has_nan_code(wr[r], K);
     for (int r = 0; r < nr; r++)
-        for (int t = 0; t < nt; t++) put(p, t, row + r, nan[r] ? NAN : vf_sum(acc[r][t]));
+        for (int t = 0; t < nt; t++) put(p, token + t, row + r, nan[r] ? NAN : vf_sum(acc[r][t]));
 }
 
-INLINE void direct_rows(const gm_linear_part *p, gm_dtype type, int nt, int nr)
+/* nr rows against all tokens, four at a time; the rows stay in the first-level cache meanwhile. */
+INLINE void direct_tokens(const gm_linear_part *p, gm_dtype type, int64_t row, int nr)
 {
-    int64_t row = p->row_begin;
-    for (; row + nr <= p->row_end; row += nr) direct_tile(p, type, row, nt, nr);
-    for (; row < p->row_end; row++) direct_tile(p, type, row, nt, 1);
+    int64_t t = 0;
+    for (; p->n - t >= 4; t += 4) {
+        if (nr == 4) direct_tile(p, type, row, t, 4, 2), direct_tile(p, type, row + 2, t, 4, 2);
+        else direct_tile(p, type, row, t, 4, nr);
+    }
+    if (p->n - t == 3) {
+        if (nr == 4) direct_tile(p, type, row, t, 3, 2), direct_tile(p, type, row + 2, t, 3, 2);
+        else direct_tile(p, type, row, t, 3, nr);
+    } else if (p->n - t == 2) {
+        direct_tile(p, type, row, t, 2, nr);
+    } else if (p->n - t == 1) {
+        direct_tile(p, type, row, t, 1, nr);
+    }
 }
 
 INLINE void direct(const gm_linear_part *p, gm_dtype type)
 {
-    switch (p->n) {
-    case 1: direct_rows(p, type, 1, 4); break;
-    case 2: direct_rows(p, type, 2, 4); break;
-    case 3: direct_rows(p, type, 3, 2); break;
-    default: direct_rows(p, type, 4, 2); break;
-    }
+    int64_t row = p->row_begin;
+    for (; row + 4 <= p->row_end; row += 4) direct_tokens(p, type, row, 4);
+    for (; row < p->row_end; row++) direct_tokens(p, type, row, 1);
 }
 
 /* Weights k .. k+n-1 of a row as FP32, zeros up to a whole vector. */
