@@ -1,9 +1,9 @@
 #include "ops/mhc_mix/mhc_mix_internal.h"
 
-static gm_items_fn *const DOT[GM_N_ISA] = {gm_mhc_dot_ref, NULL, NULL};
-static gm_items_fn *const PRE[GM_N_ISA] = {gm_mhc_pre_ref, NULL, NULL};
-static gm_items_fn *const POST[GM_N_ISA] = {gm_mhc_post_ref, NULL, NULL};
-static gm_items_fn *const MEAN[GM_N_ISA] = {gm_mhc_mean_ref, NULL, NULL};
+static gm_items_fn *const DOT[GM_N_ISA] = {gm_mhc_dot_ref, GM_X86(gm_mhc_dot_avx2), GM_X86(gm_mhc_dot_avx512)};
+static gm_items_fn *const PRE[GM_N_ISA] = {gm_mhc_pre_ref, GM_X86(gm_mhc_pre_avx2), GM_X86(gm_mhc_pre_avx512)};
+static gm_items_fn *const POST[GM_N_ISA] = {gm_mhc_post_ref, GM_X86(gm_mhc_post_avx2), GM_X86(gm_mhc_post_avx512)};
+static gm_items_fn *const MEAN[GM_N_ISA] = {gm_mhc_mean_ref, GM_X86(gm_mhc_mean_avx2), GM_X86(gm_mhc_mean_avx512)};
 
 void gm_mhc_pre(const gm_mhc_pre_args *a)
 {

@@ -15,13 +15,13 @@ typedef struct gm_mhc_pre_job {
 } gm_mhc_pre_job;
 
 /* args: gm_mhc_pre_job. Items: values of fn (rows of it) for all tokens of the job. */
-gm_items_fn gm_mhc_dot_ref;
+gm_items_fn gm_mhc_dot_ref, gm_mhc_dot_avx2, gm_mhc_dot_avx512;
 /* args: gm_mhc_pre_job. Items: tokens of the job; from m to y, post, comb. */
-gm_items_fn gm_mhc_pre_ref;
+gm_items_fn gm_mhc_pre_ref, gm_mhc_pre_avx2, gm_mhc_pre_avx512;
 /* args: gm_mhc_post_args; items: spans of GM_MHC_SPAN columns, token after token. */
-gm_items_fn gm_mhc_post_ref;
+gm_items_fn gm_mhc_post_ref, gm_mhc_post_avx2, gm_mhc_post_avx512;
 /* args: gm_mhc_mean_args; items: rows. */
-gm_items_fn gm_mhc_mean_ref;
+gm_items_fn gm_mhc_mean_ref, gm_mhc_mean_avx2, gm_mhc_mean_avx512;
 
 enum { GM_MHC_SPAN = 512 };
 

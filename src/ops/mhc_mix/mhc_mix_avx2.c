@@ -1,0 +1,1 @@
+#include "ops/mhc_mix/mhc_mix_simd.h"
