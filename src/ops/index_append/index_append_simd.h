@@ -13,6 +13,12 @@ static inline vf load_x(const float *p, int64_t n)
     return n == GM_VF ? vf_load(p) : vf_load_n(p, n);
 }
 
+static inline vf load_tail(const uint8_t *tail, int64_t at, int64_t n, bool bf16)
+{
+    if (!bf16) return load_x((const float *)(const void *)(tail + 4 * at), n);
+    return n == GM_VF ? vf_load_bf16(tail + 2 * at) : vf_load_bf16_n(tail + 2 * at, n);
+}
+
 static inline void store_key(const gm_index_cache *c, uint8_t *to, const float *key)
 {
     int64_t d = c->d, i = 0;
@@ -36,7 +42,7 @@ static inline void pool_channels(const gm_index_append_args *a, const gm_slice *
                                  float *key)
 {
     int64_t pool = a->cache.pool, d = a->cache.d, p = a->rows->pos[r].tok;
-    const float *tail = (const float *)(const void *)(a->tail + s->slot.id * a->slot_stride);
+    const uint8_t *tail = a->tail + s->slot.id * a->slot_stride;
     vf k[GM_INDEX_POOL_MAX], e[GM_INDEX_POOL_MAX], most = vf_set1(-INFINITY), sum = vf_zero(), out = vf_zero();
     for (int64_t j = 0; j < pool; j++) {
         int64_t back = pool - 1 - j;
@@ -48,8 +54,8 @@ static inline void pool_channels(const gm_index_append_args *a, const gm_slice *
                 e[j] = vf_round_bf16(e[j]);
             }
         } else {
-            k[j] = load_x(tail + j * 2 * d + c, n);
-            e[j] = load_x(tail + j * 2 * d + d + c, n);
+            k[j] = load_tail(tail, j * 2 * d + c, n, a->bf16);
+            e[j] = load_tail(tail, j * 2 * d + d + c, n, a->bf16);
         }
         e[j] = vf_add(e[j], load_x(a->ape + j * d + c, n));
         most = vf_max(e[j], most);
