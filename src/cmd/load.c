@@ -105,7 +105,7 @@ static gm_status load_generation_config(gm_loaded *l, const gm_settings *s, gm_e
     if (!st && l->defaults.top_k < 0) l->defaults.top_k = 0;
     if (!st && json_object_size(seen)) {
         gm_str text = {0};
-        gm_json_put(&text, seen);
+        gm_chat_put_json(&text, seen);
         gm_info("Default vLLM sampling parameters have been overridden by %s: `%s`",
                 s->override_generation_config ? "--override-generation-config and the model's `generation_config.json`"
                                               : "the model's `generation_config.json`",

@@ -450,10 +450,7 @@ static void finish_text(gm_choice *c, const gm_job_event *e)
 
 static void take_finish(gm_choice *c, const gm_job_event *e)
 {
-    gm_server *s = c->job->srv;
     c->n_cached = e->n_cached;
-    if (c->stop_text && e->finish == GM_FINISH_ABORT) gm_metrics_add(&s->metrics, &s->metrics.stop_strings, 1);
-    if (e->n_cached > 0) gm_metrics_add(&s->metrics, &s->metrics.cached_tokens, e->n_cached);
     if (c->done) return;
     finish_text(c, e);
     if (c->done) return;
@@ -637,15 +634,18 @@ static int collect_deltas(gm_choice *c, gm_str **list)
     return n;
 }
 
-static void put_parsed_chunks(gm_choice *c, gm_str *out)
+/* False: there was nothing to show, so what goes with the text waits for the next chunk. */
+static bool put_parsed_chunks(gm_choice *c, gm_str *out)
 {
     gm_str *list;
     int n = collect_deltas(c, &list);
     for (int i = 0; i < n; i++) put_chat_chunk(c, out, gm_str_c(&list[i]), i == 0, c->finish && i == n - 1);
-    if (!n && (c->finish || c->job->req.return_token_ids)) put_chat_chunk(c, out, "", true, c->finish != NULL);
+    bool bare = !n && (c->finish || c->job->req.return_token_ids);
+    if (bare) put_chat_chunk(c, out, "", true, c->finish != NULL);
     for (int i = 0; i < n; i++) gm_str_fini(&list[i]);
     gm_free(list);
     gm_reply_deltas_clear(&c->deltas);
+    return n || bare;
 }
 
 static void put_plain_chunk(gm_choice *c, gm_str *out)
@@ -689,8 +689,8 @@ static void flush_choice(gm_choice *c, gm_str *out)
     if (c->shown && !c->finish && c->n_pending < j->req.stream_interval) return;
     if (chat && !c->role_sent) put_role_chunk(c, out);
     if (!chat) put_text_chunk(c, out);
-    else if (c->reply) put_parsed_chunks(c, out);
-    else put_plain_chunk(c, out);
+    else if (c->reply && !put_parsed_chunks(c, out)) return;
+    else if (!c->reply) put_plain_chunk(c, out);
     c->shown++;
     c->n_pending = 0;
     gm_str_clear(&c->text);
@@ -903,12 +903,24 @@ static void cancel_stopped(gm_job *j)
     }
 }
 
+/* The engine counts a request that a stop string ended as aborted. Done for every FINISH, also after the answer was sent
+ * and the client has left. */
+static void account(gm_job *j, const gm_job_event *e)
+{
+    gm_metrics *m = &j->srv->metrics;
+    if (e->kind != GM_EVENT_FINISH) return;
+    if (j->choices[e->choice].stop_text && e->finish == GM_FINISH_ABORT) gm_metrics_add(m, &m->stop_strings, 1);
+    if (e->n_cached > 0) gm_metrics_add(m, &m->cached_tokens, e->n_cached);
+}
+
 static void handle(gm_job *j, gm_job_event *list, bool gone)
 {
     bool stopped = false, was_open = j->n_open > 0;
     gm_str out = {0};
-    for (gm_job_event *e = list; e; e = e->next)
+    for (gm_job_event *e = list; e; e = e->next) {
         if (!gone && !j->failed) take_event(j, e, &stopped);
+        account(j, e);
+    }
     if (stopped) cancel_stopped(j);
     if (gone || j->failed || !was_open) return;
     for (gm_job_event *e = list; e; e = e->next) {
