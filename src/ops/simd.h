@@ -236,6 +236,27 @@ static inline vf vf_sigmoid(vf x)
     return vf_div(one, vf_add(one, vf_exp(vf_sub(vf_zero(), x))));
 }
 
+/* to[c * ld_to + r] = from[r * ld + c] for 8 x 8 values. */
+static inline void vf_transpose_8x8(const float *from, int64_t ld, float *to, int64_t ld_to)
+{
+    __m256 r[8], t[8];
+    for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(from + i * ld);
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xEE);
+        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xEE);
+    }
+    for (int i = 0; i < 4; i++) {
+        _mm256_storeu_ps(to + i * ld_to, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+        _mm256_storeu_ps(to + (i + 4) * ld_to, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+    }
+}
+
 /* Dot product of floats. */
 static inline float vf_dot(const float *a, const float *b, int64_t n)
 {

@@ -113,7 +113,7 @@ static inline void tu_ran(gm_op op, gm_isa isa, int64_t before)
 /* Sequences over scattered pages: sequence i holds begin[i] tokens and gets n[i] more. */
 typedef struct tu_batch {
     gm_rows rows;
-    gm_slice slices[64];
+    gm_slice *slices;
     gm_pos *pos;
     int32_t *slice_of;
     gm_page *pages[64];
@@ -124,6 +124,7 @@ static inline void tu_batch_init(tu_batch *b, int32_t n_slices, const int32_t *b
                                  int32_t page_tokens)
 {
     memset(b, 0, sizeof *b);
+    b->slices = tu_bytes((size_t)n_slices * sizeof *b->slices);
     int32_t rows = 0, pages = 0;
     for (int32_t i = 0; i < n_slices; i++) {
         rows += n[i];
@@ -162,6 +163,7 @@ static inline void tu_batch_cut(tu_batch *to, const tu_batch *from, int32_t i, i
 {
     memset(to, 0, sizeof *to);
     to->n_pages = from->n_pages;
+    to->slices = tu_bytes(sizeof *to->slices);
     to->slices[0] = from->slices[i];
     to->slices[0].token_begin = 0;
     to->slices[0].n.tok = n;
@@ -178,6 +180,7 @@ static inline void tu_batch_cut(tu_batch *to, const tu_batch *from, int32_t i, i
 static inline void tu_batch_fini(tu_batch *b)
 {
     for (size_t i = 0; i < TU_LEN(b->pages); i++) free(b->pages[i]);
+    free(b->slices);
     free(b->pos);
     free(b->slice_of);
 }

@@ -2,7 +2,7 @@
 
 #include "ops/cache_row.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_index_score_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_index_score_ref, GM_X86(gm_index_score_avx2), GM_X86(gm_index_score_avx512)};
 
 bool gm_index_score_item(const gm_index_score_job *j, int64_t item, int32_t *row, int32_t *first, int32_t *last)
 {

@@ -1,7 +1,8 @@
 /* Index scores of rows row_begin .. row_end-1 against the complete pools visible to each:
  *   score[r][p] = sum_h w[r][h] * H^-0.5 * relu( (q[r][h] . P_p) * d^-0.5 ),  p < floor((pos[r] + 1) / pool)
  * The sum over h and the dot products run in a fixed order per (row, pool), whatever else is in the batch.
- * Scores beyond the visible pools are not written. A row with at most pools_skip visible pools is left out. */
+ * Scores beyond the visible pools are not written. A row with at most pools_skip visible pools is left out.
+ * Tolerance of the variants: 1e-5 of the same sum over the terms' magnitudes. */
 #ifndef GM_OPS_INDEX_SCORE_H
 #define GM_OPS_INDEX_SCORE_H
 #include "ops/slice.h"

@@ -12,7 +12,7 @@ typedef struct gm_index_score_job {
 } gm_index_score_job;
 
 /* args: gm_index_score_job */
-gm_items_fn gm_index_score_ref;
+gm_items_fn gm_index_score_ref, gm_index_score_avx2, gm_index_score_avx512;
 
 /* An item as a row and pools first .. last-1 of it; false where nothing is to be done. */
 bool gm_index_score_item(const gm_index_score_job *j, int64_t item, int32_t *row, int32_t *first, int32_t *last);

@@ -75,14 +75,14 @@ void gm_mla_attn_ref(const void *args, int64_t begin, int64_t end, int worker)
 {
     const gm_mla_job *j = args;
     const gm_mla_attn_args *a = j->a;
-    int64_t keys_max = (gm_mla_keys_max(a->n_select, a->pool) * 4 + 63) / 64 * 64;
+    gm_mla_room m = gm_mla_room_of(a->n_heads, a->n_select, a->pool, a->cache.d_latent, a->cache.d_rope);
     uint8_t *room = j->workspace + worker * j->worker_bytes;
     for (int64_t r = begin; r < end; r++) {
         row_view v = {.a = a, .slice = &a->rows->slices[a->rows->slice_of[r]], .r = r};
-        v.n_keys = gm_mla_positions(a, r, (int32_t *)room);
-        v.pos = (int32_t *)room;
-        v.scores = (float *)(room + keys_max);
-        v.block = (float *)(room + keys_max + keys_max * a->n_heads);
+        v.n_keys = gm_mla_positions(a, r, (int32_t *)(room + m.pos));
+        v.pos = (int32_t *)(room + m.pos);
+        v.scores = (float *)(room + m.all_scores);
+        v.block = (float *)(room + m.block);
         attend(&v);
     }
 }

@@ -1,0 +1,1 @@
+#include "ops/index_score/index_score_simd.h"

@@ -1,0 +1,1 @@
+#include "ops/mla_attn/mla_attn_simd.h"
