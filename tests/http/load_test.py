@@ -28,7 +28,7 @@ def read_stream(port, i, timeout=300):
         if not line.startswith(b"data: ") or line == b"data: [DONE]\n":
             continue
         ch = json.loads(line[6:])["choices"][0]
-        text += (ch["delta"].get("reasoning") or "") + "|" * ("reasoning" in ch["delta"]) * 0 + (ch["delta"].get("content") or "")
+        text += (ch["delta"].get("reasoning") or "") + (ch["delta"].get("content") or "")
         finish = ch["finish_reason"] or finish
     c.close()
     assert finish, "the stream ended without a finish reason"
@@ -86,16 +86,20 @@ def solo(s, seen):
 
 
 print(f"256 streams for {SECONDS:.0f} s")
-with Server("--max-model-len", 4096) as s:
-    seen, errors, health, memory, n = run(s, SECONDS, STREAMS)
+# The cache is mapped at start and touched as it is used: what matters is that a second half as busy as the first adds nothing.
+with Server("--max-model-len", 4096, "--kv-cache-memory-bytes", "256M") as s:
+    seen, errors, health, memory, n = run(s, SECONDS / 2, STREAMS)
+    more, e2, h2, m2, n2 = run(s, SECONDS / 2, STREAMS)
+    for p, outs in more.items():
+        seen.setdefault(p, set()).update(outs)
+    errors, health, n = errors + e2, health + h2, n + n2
     check(not errors, "no stream fails", errors[:3])
     check(n >= STREAMS, f"{n} replies were finished, none of {STREAMS} streams starved")
     check(all(st == 200 for _, st in health), "/health answers 200 throughout")
     # The limit for a waiting orchestrator is 100 ms; this client shares its cores with 256 reader threads, so the median is held.
     worst = max(t for t, _ in health)
     print(f"      /health: median {1000 * statistics.median(t for t, _ in health):.1f} ms, worst {1000 * worst:.1f} ms (measured by a busy client)")
-    half = memory[len(memory) // 2:]
-    check(max(half) <= memory[len(memory) // 4] * 1.10 + 16, f"memory is flat ({memory[0]:.0f} .. {max(half):.0f} MiB)")
+    check(max(m2) <= max(memory) * 1.05 + 8, f"memory is flat (peak {max(memory):.0f} MiB in the first half, {max(m2):.0f} in the second)")
     check(s.idle() is not None, "afterwards nothing runs, waits or is held")
     bad = solo(s, seen)
     check(not bad, "outputs equal their solo runs", bad[:1])
