@@ -11,7 +11,7 @@
 
 typedef enum opt_type { T_BOOL, T_INT, T_HUMAN, T_FLOAT, T_STR, T_LIST, T_JSON } opt_type;
 typedef enum opt_group {
-    G_MODEL, G_DEVICE, G_PARALLEL, G_SCHEDULER, G_CACHE, G_FRONTEND, G_LOGGING, G_CHAT, G_INSPECT, G_COUNT
+    G_MODEL, G_DEVICE, G_PARALLEL, G_SCHEDULER, G_CACHE, G_FRONTEND, G_LOGGING, G_CHAT, G_BENCH, G_INSPECT, G_COUNT
 } opt_group;
 
 static const char *const group_names[G_COUNT][2] = {
@@ -23,6 +23,7 @@ static const char *const group_names[G_COUNT][2] = {
     {"frontend", "HTTP, prompts and answers"},
     {"logging", "what is written to the log"},
     {"chat", "the terminal session"},
+    {"bench", "load, data sets and reports"},
     {"inspect", "what is shown of a checkpoint"},
 };
 
@@ -67,7 +68,7 @@ static void *field_of(const gm_settings *s, const opt_row *r)
 
 static const char *command_name(gm_opt_command c)
 {
-    return c == GM_OPT_SERVE ? "serve" : c == GM_OPT_CHAT ? "chat" : "inspect";
+    return c == GM_OPT_BENCH ? "bench serve" : c == GM_OPT_SERVE ? "serve" : c == GM_OPT_CHAT ? "chat" : "inspect";
 }
 
 gm_status gm_human_int(int64_t *out, const char *text, gm_error *err)
@@ -593,8 +594,8 @@ void gm_settings_fini(gm_settings *s)
 
 void gm_opts_usage(gm_str *out, gm_opt_command command)
 {
-    gm_str_printf(out, "usage: glimmer %s MODEL [--flag VALUE ...]   (--help, --help=GROUP, --help=WORD, --help=all)\n",
-                  command_name(command));
+    gm_str_printf(out, "usage: glimmer %s%s [--flag VALUE ...]   (--help, --help=GROUP, --help=WORD, --help=all)\n",
+                  command_name(command), command == GM_OPT_BENCH ? "" : " MODEL");
 }
 
 static bool contains_word(const char *text, const char *word)
@@ -640,7 +641,7 @@ void gm_opts_help(gm_str *out, gm_opt_command command, const char *filter)
     gm_str_puts(out, "\nA flag may be written with '-' or '_', its value after '=' or a blank. Whole numbers of tokens and "
                      "bytes take\nk m g t (powers of 1000) or K M G T (powers of 1024). --config FILE reads a flat YAML map "
                      "of flags.\n");
-    if (command != GM_OPT_INSPECT && !filter)
+    if (command & GM_OPT_RUN && !filter)
         gm_str_puts(out, "The reasoning and the tool-call parser are on by default; --reasoning-parser none and "
                          "--tool-call-parser none\nturn them off.\n");
     for (int g = 0; g < G_COUNT; g++) {
@@ -693,7 +694,7 @@ void gm_settings_put_changed(const gm_settings *s, gm_str *out)
         if (rows[i].def[0] && !strcmp(gm_str_c(&a), gm_str_c(&b))) continue;
         gm_str_printf(out, "%s'", first ? "" : ", ");
         for (const char *p = rows[i].flag; *p; p++) gm_str_putc(out, *p == '-' ? '_' : *p);
-        gm_str_printf(out, "': %s", i == GM_OPT_ID_api_key ? "['***']" : gm_str_c(&a));
+        gm_str_printf(out, "': %s", i == GM_OPT_ID_api_key || i == GM_OPT_ID_header ? "['***']" : gm_str_c(&a));
         first = false;
     }
     gm_str_putc(out, '}');

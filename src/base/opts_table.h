@@ -10,12 +10,12 @@
 
 #define GM_OPT_TABLE(X)                                                                                                \
     /* model */                                                                                                        \
-    X(model, STR, "model", "", MODEL, "folder", "", 1, 0, "", ALL, "checkpoint folder; also the first plain word")     \
-    X(tokenizer, STR, "tokenizer", "", MODEL, "folder", "", 1, 0, "", RUN,                                             \
+    X(model, STR, "model", "", MODEL, "folder", "", 1, 0, "", ANY, "checkpoint folder; also the first plain word")     \
+    X(tokenizer, STR, "tokenizer", "", MODEL, "folder", "", 1, 0, "", RUN_BENCH,                                         \
       "where tokenizer.json is, if not in the checkpoint folder")                                                      \
-    X(skip_tokenizer_init, BOOL, "skip-tokenizer-init", "", MODEL, "", "false", 1, 0, "", SERVE,                       \
+    X(skip_tokenizer_init, BOOL, "skip-tokenizer-init", "", MODEL, "", "false", 1, 0, "", SERVE_BENCH,                       \
       "no tokenizer: prompts and answers are token ids only")                                                          \
-    X(served_model_name, LIST, "served-model-name", "", MODEL, "names", "", 1, 0, "", SERVE,                           \
+    X(served_model_name, LIST, "served-model-name", "", MODEL, "names", "", 1, 0, "", SERVE_BENCH,                           \
       "names that requests may use; answers and metrics carry the first (default: MODEL)")                             \
     X(max_model_len, HUMAN, "max-model-len", "", MODEL, "tokens", "", -1, 1073741824, "auto", RUN,                     \
       "prompt and output of one request together; auto or -1: the most that fits the cache (default: the checkpoint's)") \
@@ -26,7 +26,7 @@
     X(hf_overrides, JSON, "hf-overrides", "", MODEL, "JSON object", "", 1, 0, "", ALL, "merged into config.json")      \
     X(mla_norm_eps, FLOAT, "mla-norm-eps", "", MODEL, "", "", 0, 1, "", RUN,                                           \
       "epsilon of the norms of the latent query and key rows (default: what the published code uses)")                 \
-    X(seed, INT, "seed", "", MODEL, "", "0", 1, 0, "", RUN, "engine seed, for requests without one of their own")      \
+    X(seed, INT, "seed", "", MODEL, "", "0", 1, 0, "", RUN_BENCH, "engine seed, for requests without one of their own")      \
     X(generation_config, STR, "generation-config", "", MODEL, "", "auto", 1, 0, "", RUN,                               \
       "default sampling values: auto (the checkpoint's generation_config.json), vllm (none), or a folder")             \
     X(override_generation_config, JSON, "override-generation-config", "", MODEL, "JSON object", "", 1, 0, "", RUN,     \
@@ -86,8 +86,8 @@
     X(enable_prefix_caching, BOOL, "enable-prefix-caching", "", CACHE, "", "false", 1, 0, "", SERVE,                   \
       "reuse of cached prompt prefixes; not available yet, every prompt is computed in full")                          \
     /* frontend */                                                                                                     \
-    X(host, STR, "host", "", FRONTEND, "address", "", 1, 0, "", SERVE, "address to listen on (default: all)")          \
-    X(port, INT, "port", "", FRONTEND, "", "8000", 0, 65535, "", SERVE, "TCP port; 0: one chosen by the system")       \
+    X(host, STR, "host", "", FRONTEND, "address", "", 1, 0, "", SERVE_BENCH, "address to listen on (default: all), or to load (default: 127.0.0.1)")          \
+    X(port, INT, "port", "", FRONTEND, "", "8000", 0, 65535, "", SERVE_BENCH, "TCP port; 0: one chosen by the system")       \
     X(uds, STR, "uds", "", FRONTEND, "path", "", 1, 0, "", SERVE, "listen on this Unix socket instead")                \
     X(api_key, LIST, "api-key", "", FRONTEND, "keys", "", 1, 0, "", SERVE,                                             \
       "keys, any of which opens all paths but /health, /ping, /version and /metrics")                                  \
@@ -148,11 +148,84 @@
     X(system, STR, "system", "", CHAT, "text", "", 1, 0, "", CHAT, "system message of the session")                    \
     X(prompt, STR, "prompt", "-p", CHAT, "text", "", 1, 0, "", CHAT, "ask this one question and leave")                \
     X(reasoning_effort, STR, "reasoning-effort", "", CHAT, "", "", 1, 0, "", CHAT, "passed to the template: low, high, max") \
-    X(temperature, FLOAT, "temperature", "", CHAT, "", "", 0, 2, "", CHAT, "0: greedy (default: the checkpoint's)")    \
-    X(top_p, FLOAT, "top-p", "", CHAT, "", "", 0.000001, 1, "", CHAT, "(default: the checkpoint's)")                   \
+    X(temperature, FLOAT, "temperature", "", CHAT, "", "", 0, 2, "", CHAT_BENCH, "0: greedy (default: the checkpoint's)")    \
+    X(top_p, FLOAT, "top-p", "", CHAT, "", "", 0.000001, 1, "", CHAT_BENCH, "(default: the checkpoint's)")                   \
     X(max_tokens, HUMAN, "max-tokens", "", CHAT, "tokens", "", 1, 1073741824, "", CHAT,                                \
       "most tokens of one answer (default: the rest of the context)")                                                  \
     X(show_reasoning, BOOL, "show-reasoning", "", CHAT, "", "true", 1, 0, "", CHAT, "show the model's thoughts, dimmed") \
+    /* bench */                                                                                                        \
+    X(backend, STR, "backend", "--endpoint-type", BENCH, "", "openai", 1, 0, "openai|vllm|openai-chat", BENCH,         \
+      "openai and vllm: completions; openai-chat: chat completions")                                                   \
+    X(base_url, STR, "base-url", "", BENCH, "URL", "", 1, 0, "", BENCH, "server, instead of --host and --port; http or https") \
+    X(endpoint, STR, "endpoint", "", BENCH, "path", "", 1, 0, "", BENCH,                                               \
+      "(default: /v1/completions, or /v1/chat/completions with openai-chat)")                                          \
+    X(insecure, BOOL, "insecure", "", BENCH, "", "false", 1, 0, "", BENCH, "take any TLS certificate")                 \
+    X(header, LIST, "header", "", BENCH, "KEY=VALUE", "", 1, 0, "", BENCH, "headers of every request")                 \
+    X(extra_body, JSON, "extra-body", "", BENCH, "JSON object", "", 1, 0, "", BENCH, "merged into every request's body") \
+    X(request_id_prefix, STR, "request-id-prefix", "", BENCH, "text", "", 1, 0, "", BENCH,                             \
+      "of x-request-id (default: bench-<8 hex digits>-)")                                                              \
+    X(ready_check_timeout_sec, INT, "ready-check-timeout-sec", "", BENCH, "seconds", "0", 0, 1000000, "", BENCH,       \
+      "first send one request, again every 5 s for this long until it is answered; 0: do not")                         \
+    X(num_warmups, INT, "num-warmups", "", BENCH, "requests", "0", 0, 1000000, "", BENCH,                              \
+      "requests before the clock starts; prompts of their own, the lengths of the measured ones")                      \
+    X(num_prompts, INT, "num-prompts", "", BENCH, "requests", "1000", 1, 10000000, "", BENCH, "measured requests")     \
+    X(max_concurrency, INT, "max-concurrency", "", BENCH, "requests", "", 1, 1000000, "", BENCH,                       \
+      "most requests at the server at once (default: no limit)")                                                       \
+    X(request_rate, STR, "request-rate", "", BENCH, "requests/s", "inf", 1, 0, "", BENCH, "inf: all at time 0")        \
+    X(burstiness, STR, "burstiness", "", BENCH, "shape", "1.0", 1, 0, "", BENCH,                                       \
+      "shape of the gamma distribution of the gaps; 1: Poisson, below 1 burstier, above 1 more even, inf: constant")   \
+    X(ramp_up_strategy, STR, "ramp-up-strategy", "", BENCH, "", "", 1, 0, "linear|exponential", BENCH,                 \
+      "the rate grows from --ramp-up-start-rps to --ramp-up-end-rps over the run")                                     \
+    X(ramp_up_start_rps, INT, "ramp-up-start-rps", "", BENCH, "requests/s", "", 0, 1000000, "", BENCH, "")             \
+    X(ramp_up_end_rps, INT, "ramp-up-end-rps", "", BENCH, "requests/s", "", 0, 1000000, "", BENCH, "")                 \
+    X(dataset_name, STR, "dataset-name", "", BENCH, "", "random", 1, 0, "random|sharegpt|custom|sonnet", BENCH,        \
+      "where prompts come from")                                                                                       \
+    X(dataset_path, STR, "dataset-path", "", BENCH, "file", "", 1, 0, "", BENCH, "of sharegpt, custom, sonnet")        \
+    X(disable_shuffle, BOOL, "disable-shuffle", "", BENCH, "", "false", 1, 0, "", BENCH, "take the file's order")      \
+    X(no_oversample, BOOL, "no-oversample", "", BENCH, "", "false", 1, 0, "", BENCH,                                   \
+      "with too few samples send fewer requests, not some again")                                                      \
+    X(skip_chat_template, BOOL, "skip-chat-template", "", BENCH, "", "false", 1, 0, "", BENCH,                         \
+      "custom prompts are sent as they stand")                                                                         \
+    X(input_len, INT, "input-len", "", BENCH, "tokens", "", 0, 100000000, "", BENCH, "of random and sonnet")           \
+    X(output_len, INT, "output-len", "", BENCH, "tokens", "", -1, 100000000, "", BENCH, "of any data set")             \
+    X(random_input_len, INT, "random-input-len", "", BENCH, "tokens", "1024", 0, 100000000, "", BENCH, "")             \
+    X(random_output_len, INT, "random-output-len", "", BENCH, "tokens", "128", 0, 100000000, "", BENCH, "")            \
+    X(random_prefix_len, INT, "random-prefix-len", "", BENCH, "tokens", "0", 0, 100000000, "", BENCH,                  \
+      "first tokens that all prompts share, beside the input length")                                                  \
+    X(random_range_ratio, STR, "random-range-ratio", "", BENCH, "r", "0.0", 1, 0, "", BENCH,                           \
+      "lengths are drawn from L(1-r) to L(1+r); or {\"input\": r, \"output\": r}")                                     \
+    X(sharegpt_output_len, INT, "sharegpt-output-len", "", BENCH, "tokens", "", 1, 100000000, "", BENCH,               \
+      "(default: as long as the recorded answer)")                                                                     \
+    X(custom_output_len, INT, "custom-output-len", "", BENCH, "tokens", "256", -1, 100000000, "", BENCH,               \
+      "-1: the file's output_tokens")                                                                                  \
+    X(sonnet_input_len, INT, "sonnet-input-len", "", BENCH, "tokens", "550", 1, 100000000, "", BENCH, "")              \
+    X(sonnet_output_len, INT, "sonnet-output-len", "", BENCH, "tokens", "150", 1, 100000000, "", BENCH, "")            \
+    X(sonnet_prefix_len, INT, "sonnet-prefix-len", "", BENCH, "tokens", "200", 0, 100000000, "", BENCH, "")            \
+    X(ignore_eos, BOOL, "ignore-eos", "", BENCH, "", "false", 1, 0, "", BENCH,                                         \
+      "answers go on to the length asked for; always on with random")                                                  \
+    X(top_k, INT, "top-k", "", BENCH, "", "", -1, 1073741824, "", BENCH, "into the body when given")                   \
+    X(min_p, FLOAT, "min-p", "", BENCH, "", "", 0, 1, "", BENCH, "into the body when given")                           \
+    X(frequency_penalty, FLOAT, "frequency-penalty", "", BENCH, "", "", -2, 2, "", BENCH, "into the body when given")  \
+    X(presence_penalty, FLOAT, "presence-penalty", "", BENCH, "", "", -2, 2, "", BENCH, "into the body when given")    \
+    X(repetition_penalty, FLOAT, "repetition-penalty", "", BENCH, "", "", 0, 1000, "", BENCH, "into the body when given") \
+    X(logprobs, INT, "logprobs", "", BENCH, "tokens", "", 0, 1000000, "", BENCH, "into the body when given")           \
+    X(use_beam_search, BOOL, "use-beam-search", "", BENCH, "", "false", 1, 0, "", BENCH, "into the body when given")   \
+    X(percentile_metrics, STR, "percentile-metrics", "", BENCH, "list", "ttft,tpot,itl", 1, 0, "", BENCH,              \
+      "figures to report: ttft, tpot, itl, e2el, client_queue_time, e2el_including_client_queue")                      \
+    X(metric_percentiles, STR, "metric-percentiles", "", BENCH, "list", "99", 1, 0, "", BENCH, "percentiles of each")  \
+    X(goodput, LIST, "goodput", "", BENCH, "KEY:MS", "", 1, 0, "", BENCH,                                              \
+      "limits that a good request keeps: ttft, tpot, e2el in milliseconds")                                            \
+    X(save_result, BOOL, "save-result", "", BENCH, "", "false", 1, 0, "", BENCH, "write a JSON file")                  \
+    X(append_result, BOOL, "append-result", "", BENCH, "", "false", 1, 0, "", BENCH, "add a line to the JSON file")    \
+    X(save_detailed, BOOL, "save-detailed", "", BENCH, "", "false", 1, 0, "", BENCH, "with the figures and text of each request") \
+    X(result_dir, STR, "result-dir", "", BENCH, "folder", "", 1, 0, "", BENCH, "of the JSON file; made if missing")    \
+    X(result_filename, STR, "result-filename", "", BENCH, "name", "", 1, 0, "", BENCH,                                 \
+      "(default: <label or backend>-<rate>qps[-concurrency<C>]-<model>-<date>.json)")                                  \
+    X(label, STR, "label", "", BENCH, "text", "", 1, 0, "", BENCH, "into the JSON file and its name")                  \
+    X(metadata, LIST, "metadata", "", BENCH, "KEY=VALUE", "", 1, 0, "", BENCH, "into the JSON file")                   \
+    X(disable_tqdm, BOOL, "disable-tqdm", "", BENCH, "", "false", 1, 0, "", BENCH, "no progress bar")                  \
+    X(profile, BOOL, "profile", "", BENCH, "", "false", 1, 0, "", BENCH,                                               \
+      "POST /start_profile before the run and /stop_profile after it")                                                 \
     /* inspect */                                                                                                      \
     X(tensors, BOOL, "tensors", "", INSPECT, "", "false", 1, 0, "", INSPECT, "list every tensor")                      \
     X(context, HUMAN, "context", "", INSPECT, "tokens", "", 1, 1073741824, "", INSPECT,                                \
@@ -224,6 +297,7 @@
     "show-hidden-metrics-for-version profiler-config additional-config worker-cls scheduler-cls io-processor-plugin "  \
     "logits-processors override-attention-dtype enable-return-routed-experts reasoning-config grpc "                  \
     "disable-cascade-attn disable-hybrid-kv-cache-manager weight-transfer-config model-loader-extra-config "           \
+    "plot-timeline timeline-itl-thresholds plot-dataset-stats probe-request-rate lora-assignment self-timed "            \
     "ignore-patterns hf-config-path hf-token allowed-local-media-path allowed-media-domains "
 
 #endif
