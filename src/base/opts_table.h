@@ -20,12 +20,14 @@
     X(max_model_len, HUMAN, "max-model-len", "", MODEL, "tokens", "", -1, 1073741824, "auto", RUN,                     \
       "prompt and output of one request together; auto or -1: the most that fits the cache (default: the checkpoint's)") \
     X(dtype, STR, "dtype", "", MODEL, "", "auto", 1, 0, "auto|bfloat16|float32|float", RUN,                            \
-      "precision of activations entering matrix products; auto: bfloat16, as the checkpoints are stored")              \
+      "precision of the model: what --kv-cache-dtype auto means (auto: bfloat16); CPUs compute in float32 either way") \
+    X(activation_dtype, STR, "activation-dtype", "", MODEL, "", "auto", 1, 0, "auto|float32|bfloat16", RUN,            \
+      "what enters matrix products; auto: float32; bfloat16 is faster with AVX-512 BF16 and less exact")               \
     X(load_format, STR, "load-format", "", MODEL, "", "auto", 1, 0, "auto|safetensors|dummy", RUN,                     \
       "dummy: random weights of the right shapes, only config.json and the tokenizer are read")                        \
     X(hf_overrides, JSON, "hf-overrides", "", MODEL, "JSON object", "", 1, 0, "", ALL, "merged into config.json")      \
     X(mla_norm_eps, FLOAT, "mla-norm-eps", "", MODEL, "", "", 0, 1, "", RUN,                                           \
-      "epsilon of the norms of the latent query and key rows (default: what the published code uses)")                 \
+      "epsilon of the norms of the latent query and key rows (default: rms_norm_eps; 1e-6 as in transformers for GLM-5.2)")                 \
     X(seed, INT, "seed", "", MODEL, "", "0", 1, 0, "", RUN_BENCH, "engine seed, for requests without one of their own")      \
     X(generation_config, STR, "generation-config", "", MODEL, "", "auto", 1, 0, "", RUN,                               \
       "default sampling values: auto (the checkpoint's generation_config.json), vllm (none), or a folder")             \

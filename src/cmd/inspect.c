@@ -47,7 +47,7 @@ static void show_costs(const gm_model_config *c, const gm_settings *s)
     int64_t len = s->context ? s->context : c->max_positions;
     printf("cache\n");
     for (int i = 0; i < 3; i++) {
-        gm_footprint f = gm_footprint_compute(c, &(gm_footprint_params){kinds[i], kinds[i], kinds[i] != GM_KV_F32});
+        gm_footprint f = gm_footprint_compute(c, &(gm_footprint_params){kinds[i], gm_kv_index_dtype(kinds[i]), false});
         double seq = (double)gm_footprint_pages(&f, len) * (double)f.page_bytes + (double)f.slot_bytes;
         printf("  %-17s %.1f bytes a token (pages of %d tokens, %lld bytes), %lld bytes a running sequence; one of %lld tokens: "
                "%.3f GiB\n",

@@ -143,9 +143,9 @@ gm_status gm_load_front(gm_loaded *l, const gm_settings *s, gm_error *err)
     if (st) return st;
     if (gm_settings_given(s, mla_norm_eps)) l->config.latent_eps = (float)s->mla_norm_eps;
     if ((st = load_generation_config(l, s, err))) return st;
-    l->act = strncmp(s->dtype, "float", 5) ? GM_ACT_BF16 : GM_ACT_F32;
-    bool follow = !strcmp(s->kv_cache_dtype, "auto");
-    if ((st = gm_kv_dtype_parse(&l->kv_dtype, follow && l->act == GM_ACT_F32 ? "float32" : s->kv_cache_dtype, err))) return st;
+    l->act = strcmp(s->activation_dtype, "bfloat16") ? GM_ACT_F32 : GM_ACT_BF16;
+    bool follow = !strcmp(s->kv_cache_dtype, "auto") && !strncmp(s->dtype, "float", 5);
+    if ((st = gm_kv_dtype_parse(&l->kv_dtype, follow ? "float32" : s->kv_cache_dtype, err))) return st;
     l->vocab_used = l->config.vocab_size;
     if (s->skip_tokenizer_init) return GM_OK;
     st = gm_tokenizer_open(&l->tokenizer, s->tokenizer ? s->tokenizer : s->model, err);
@@ -224,7 +224,7 @@ static gm_status choose_cache(gm_loaded *l, const gm_settings *s, gm_error *err)
 {
     gm_footprint *f = &l->foot;
     *f = gm_footprint_compute(&l->config, &(gm_footprint_params){.latent_dtype = l->kv_dtype,
-                                                                 .index_dtype = l->kv_dtype,
+                                                                 .index_dtype = gm_kv_index_dtype(l->kv_dtype),
                                                                  .bf16 = l->act == GM_ACT_BF16});
     if (s->block_size && s->block_size != f->page_tokens)
         return gm_fail(err, GM_EARG, "--block-size %lld: the pages of this model hold %d tokens", (long long)s->block_size,
@@ -356,6 +356,7 @@ gm_status gm_load_engine(gm_loaded *l, const gm_settings *s, gm_error *err)
     int64_t t0 = gm_now_us();
     gm_model_params mp = {.act = l->act,
                           .kv_dtype = l->kv_dtype,
+                          .index_dtype = gm_kv_index_dtype(l->kv_dtype),
                           .page_tokens = l->foot.page_tokens,
                           .n_pages = l->n_pages,
                           .n_slots = l->n_slots,

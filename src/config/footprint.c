@@ -20,7 +20,13 @@ gm_status gm_kv_dtype_parse(gm_kv_dtype *out, const char *text, gm_error *err)
 
 const char *gm_kv_dtype_name(gm_kv_dtype t)
 {
-    return t == GM_KV_F32 ? "float32" : t == GM_KV_BF16 ? "bfloat16" : "fp8_e4m3";
+    switch (t) {
+    case GM_KV_F32: return "float32";
+    case GM_KV_BF16: return "bfloat16";
+    case GM_KV_FP8: return "fp8_e4m3";
+    case GM_KV_F16: return "float16";
+    }
+    return "unknown";
 }
 
 static int64_t mixer_params(const gm_model_config *c, const gm_layer_kind *k)

@@ -45,13 +45,13 @@ static void rig_open(rig *r, const char *name, gm_isa isa, gm_act act, gm_kv_dty
     snprintf(path, sizeof path, "%s/golden/%s", GM_FIXTURES, name);
     must(gm_model_config_load(&r->config, path, NULL, &err), &err);
     must(gm_weights_open(&r->w, path, &r->config, r->dev, NULL, &err), &err);
-    gm_footprint_params fp = {kv, kv, act == GM_ACT_BF16};
+    gm_footprint_params fp = {kv, gm_kv_index_dtype(kv), act == GM_ACT_BF16};
     gm_footprint f = gm_footprint_compute(&r->config, &fp);
     r->page_tokens = f.page_tokens;
     r->n_pages_seq = gm_footprint_pages(&f, POSITIONS);
     gm_model_params p = {.act = act,
                          .kv_dtype = kv,
-                         .index_dtype = kv,
+                         .index_dtype = gm_kv_index_dtype(kv),
                          .page_tokens = f.page_tokens,
                          .n_pages = SEQS * r->n_pages_seq,
                          .n_slots = SEQS,
@@ -194,17 +194,22 @@ static void test_float32(void **state)
     }
 }
 
+/* Mean error of each checkpoint, top-1 agreement over all seven. On one checkpoint alone top-1 says little: with random
+ * weights a single early near-tie moves every later token of a prompt. */
 static void check_rounded(gm_kv_dtype kv, double mean_max, double top1_min)
 {
     for (int isa = GM_ISA_REF; isa <= (int)gm_isa_detect(); isa++) {
+        tally all = {0};
         for (int g = 0; g < N_GOLDENS; g++) {
-            tally t = run(goldens[g], (gm_isa)isa, GM_ACT_BF16, kv, 2048, false);
-            double mean = t.sum / (double)t.n, top1 = 100.0 * (double)t.top1 / (double)t.rows;
+            tally t = run(goldens[g], (gm_isa)isa, GM_ACT_F32, kv, 2048, false);
+            double mean = t.sum / (double)t.n;
             print_message("%-9s %-18s %s pages: mean %.4f, top-1 %.2f %%\n", gm_isa_name((gm_isa)isa), goldens[g],
-                          gm_kv_dtype_name(kv), mean, top1);
+                          gm_kv_dtype_name(kv), mean, 100.0 * (double)t.top1 / (double)t.rows);
             assert_true(mean <= mean_max);
-            assert_true(top1 >= top1_min);
+            all.top1 += t.top1;
+            all.rows += t.rows;
         }
+        assert_true(100.0 * (double)all.top1 >= top1_min * (double)all.rows);
     }
 }
 

@@ -24,13 +24,15 @@ static inline void gm_latent_load(const gm_latent_cache *c, const uint8_t *row, 
     case GM_KV_F32: memcpy(to, row, (size_t)all * 4); break;
     case GM_KV_BF16: gm_load_bf16(to, row, all); break;
     case GM_KV_FP8:
-        for (int32_t first = 0; first < d; first += 128) {
+        for (int32_t g = 0; g < gm_latent_groups(d); g++) {
             float scale;
-            memcpy(&scale, row + d + first / 128 * 4, 4);
-            for (int32_t i = first; i < d && i < first + 128; i++) to[i] = gm_e4m3_to_f32(row[i]) * scale;
+            gm_load_bf16(&scale, row + d + 2 * g, 1);
+            for (int32_t i = g * GM_LATENT_GROUP; i < d && i < (g + 1) * GM_LATENT_GROUP; i++)
+                to[i] = gm_e4m3_to_f32(row[i]) * scale;
         }
-        gm_load_bf16(to + d, row + d + ((int64_t)d + 127) / 128 * 4, c->d_rope);
+        gm_load_bf16(to + d, row + d + 2 * gm_latent_groups(d), c->d_rope);
         break;
+    case GM_KV_F16: GM_ASSERT(!"latent rows are never FP16");
     }
 }
 
@@ -40,6 +42,13 @@ static inline void gm_index_load(const gm_index_cache *c, const uint8_t *key, fl
     switch (c->dtype) {
     case GM_KV_F32: memcpy(to, key, (size_t)c->d * 4); break;
     case GM_KV_BF16: gm_load_bf16(to, key, c->d); break;
+    case GM_KV_F16:
+        for (int32_t i = 0; i < c->d; i++) {
+            uint16_t h;
+            memcpy(&h, key + 2 * (int64_t)i, 2);
+            to[i] = gm_f16_to_f32(h);
+        }
+        break;
     case GM_KV_FP8: {
         float scale;
         memcpy(&scale, key + c->d, 4);

@@ -93,6 +93,17 @@ static inline vf vf_from_e4m3(__m128i codes)
 static inline vf vf_load_e4m3(const uint8_t *p) { return vf_from_e4m3(_mm_loadu_si128((const __m128i *)p)); }
 static inline vf vf_load_e4m3_n(const uint8_t *p, int64_t n) { return vf_from_e4m3(_mm_maskz_loadu_epi8(vf_mask(n), p)); }
 
+/* IEEE half; storing saturates at 65504, NaN stays NaN (the limits come first, min and max give their second operand) */
+static inline vf vf_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
+static inline vf vf_load_f16_n(const void *p, int64_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vf_mask(n), p)); }
+static inline __m256i vf_to_f16(vf v)
+{
+    v = _mm512_max_ps(_mm512_set1_ps(-65504.0f), _mm512_min_ps(_mm512_set1_ps(65504.0f), v));
+    return _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+static inline void vf_store_f16(void *p, vf v) { _mm256_storeu_si256((__m256i *)p, vf_to_f16(v)); }
+static inline void vf_store_f16_n(void *p, vf v, int64_t n) { _mm256_mask_storeu_epi16(p, vf_mask(n), vf_to_f16(v)); }
+
 #else
 
 #define GM_VARIANT(name) name##_avx2
@@ -202,6 +213,29 @@ static inline vf vf_load_e4m3_n(const uint8_t *p, int64_t n)
     uint8_t t[8] = {0};
     memcpy(t, p, (size_t)n);
     return vf_load_e4m3(t);
+}
+
+static inline vf vf_load_f16(const void *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
+
+static inline vf vf_load_f16_n(const void *p, int64_t n)
+{
+    uint16_t t[8] = {0};
+    memcpy(t, p, (size_t)n * 2);
+    return vf_load_f16(t);
+}
+
+/* saturates at 65504; NaN stays NaN: min and max give their second operand where one is NaN */
+static inline void vf_store_f16(void *p, vf v)
+{
+    v = _mm256_max_ps(_mm256_set1_ps(-65504.0f), _mm256_min_ps(_mm256_set1_ps(65504.0f), v));
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+
+static inline void vf_store_f16_n(void *p, vf v, int64_t n)
+{
+    uint16_t t[8];
+    vf_store_f16(t, v);
+    memcpy(p, t, (size_t)n * 2);
 }
 
 #endif

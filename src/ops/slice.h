@@ -27,8 +27,8 @@ typedef struct gm_rows {
 /* The latent rows of one layer in page-addressed memory: row of token p of a page table t starts at
  *   base + ((int64)t[p / page_tokens].id * page_tokens + p % page_tokens) * row_bytes.
  * Row: F32 or BF16: d_latent values, then d_rope values.
- *      FP8: d_latent E4M3 codes, ceil(d_latent / 128) FP32 scales (unaligned), then d_rope BF16 values;
- *           scale = max(amax / 448, FLT_MIN) of its 128 values; the rotary part is never quantised. */
+ *      FP8: d_latent E4M3 codes, one BF16 scale for each GM_LATENT_GROUP of them, then d_rope BF16 values; the rotary
+ *           part is never quantised. */
 typedef struct gm_latent_cache {
     uint8_t *base;
     int32_t n_pages, page_tokens;
@@ -39,8 +39,8 @@ typedef struct gm_latent_cache {
 
 /* The pooled index keys of one layer: key of pool q (tokens q*pool .. q*pool+pool-1), keys_per_page = page_tokens /
  * pool, starts at base + ((int64)t[q / keys_per_page].id * keys_per_page + q % keys_per_page) * key_bytes.
- * Key: F32 or BF16: d values. FP8: d codes, then one FP32 scale (unaligned), a power of two:
- *      2^ceil(log2(max(amax, 1e-4) / 448)). */
+ * Key: F32, BF16 or F16: d values (F16 saturates at 65504). FP8: d codes, then one FP32 scale (unaligned), a power of
+ *      two: 2^ceil(log2(max(amax, 1e-4) / 448)). */
 typedef struct gm_index_cache {
     uint8_t *base;
     int32_t n_pages, page_tokens, pool;

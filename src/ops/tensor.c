@@ -30,3 +30,35 @@ uint8_t gm_f32_to_e4m3(float f)
     uint32_t code = (v.u >> 20) - (120u << 3);
     return (uint8_t)(sign | (code > 0x7Eu ? 0x7Eu : code));
 }
+
+float gm_f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, e = h >> 10 & 31u, m = h & 0x3FFu;
+    union {
+        uint32_t u;
+        float f;
+    } v;
+    if (e == 0) {
+        v.f = (float)m * 0x1p-24f;
+        v.u |= sign;
+    } else {
+        v.u = sign | (e == 31 ? 255u << 23 : (e + 112) << 23) | m << 13;
+    }
+    return v.f;
+}
+
+uint16_t gm_f32_to_f16(float f)
+{
+    union {
+        float f;
+        uint32_t u;
+    } v = {.f = f};
+    uint16_t sign = (uint16_t)(v.u >> 16 & 0x8000u);
+    v.u &= 0x7FFFFFFFu;
+    if (v.u > 0x7F800000u) return (uint16_t)(sign | 0x7E00u);
+    if (v.f >= 65504.0f) return (uint16_t)(sign | 0x7BFFu);
+    if (v.f < 0x1p-14f) return (uint16_t)(sign | (uint16_t)lrintf(v.f * 0x1p24f)); /* subnormal, or just the smallest normal */
+    v.u += 0xFFFu + (v.u >> 13 & 1u);
+    uint32_t code = (v.u >> 13) - (112u << 10);
+    return (uint16_t)(sign | (code > 0x7BFFu ? 0x7BFFu : code));
+}

@@ -53,6 +53,10 @@ static inline float gm_round_bf16(float f)
     return gm_bf16_to_f32(gm_f32_to_bf16(f));
 }
 
+/* IEEE half. To half: nearest, ties to even; |f| above 65504 (infinity too) saturates, NaN stays NaN. */
+float gm_f16_to_f32(uint16_t h);
+uint16_t gm_f32_to_f16(float f);
+
 /* E4M3 "fn": bias 7, no infinities, NaN is 0x7F and 0xFF, largest 448, smallest subnormal 2^-9. (The FNUZ form of
  * gfx942 reads the same bytes as other values: convert, never reinterpret.) */
 extern const float gm_e4m3_table[256];

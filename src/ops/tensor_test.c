@@ -66,8 +66,8 @@ static void test_bf16(void **state)
 static void test_offsets_are_64_bit(void **state)
 {
     (void)state;
-    assert_true(gm_latent_row_bytes(GM_KV_FP8, 512, 64) == 512 + 16 + 128);
-    assert_true(gm_latent_row_bytes(GM_KV_FP8, 130, 0) == 130 + 8);
+    assert_true(gm_latent_row_bytes(GM_KV_FP8, 512, 64) == 512 + 32 + 128);
+    assert_true(gm_latent_row_bytes(GM_KV_FP8, 130, 0) == 130 + 10);
     assert_true(gm_latent_row_bytes(GM_KV_BF16, 512, 0) == 1024);
     assert_true(gm_index_key_bytes(GM_KV_FP8, 128) == 132);
 }

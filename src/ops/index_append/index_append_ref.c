@@ -14,6 +14,11 @@ static void store_key(const gm_index_cache *c, uint8_t *to, const float *key)
             uint16_t h = gm_f32_to_bf16(key[i]);
             memcpy(to + 2 * (int64_t)i, &h, 2);
         }
+    } else if (c->dtype == GM_KV_F16) {
+        for (int32_t i = 0; i < c->d; i++) {
+            uint16_t h = gm_f32_to_f16(key[i]);
+            memcpy(to + 2 * (int64_t)i, &h, 2);
+        }
     } else {
         float amax = 1e-4f;
         for (int32_t i = 0; i < c->d; i++)

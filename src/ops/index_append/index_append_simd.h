@@ -27,6 +27,9 @@ static inline void store_key(const gm_index_cache *c, uint8_t *to, const float *
     } else if (c->dtype == GM_KV_BF16) {
         for (; i + GM_VF <= d; i += GM_VF) vf_store_bf16(to + 2 * i, vf_load(key + i));
         if (i < d) vf_store_bf16_n(to + 2 * i, vf_load_n(key + i, d - i), d - i);
+    } else if (c->dtype == GM_KV_F16) {
+        for (; i + GM_VF <= d; i += GM_VF) vf_store_f16(to + 2 * i, vf_load(key + i));
+        if (i < d) vf_store_f16_n(to + 2 * i, vf_load_n(key + i, d - i), d - i);
     } else {
         vf most = vf_set1(1e-4f);
         for (; i + GM_VF <= d; i += GM_VF) most = vf_max(vf_abs(vf_load(key + i)), most);

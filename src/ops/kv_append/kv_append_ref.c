@@ -1,9 +1,6 @@
 #include "ops/kv_append/kv_append_internal.h"
 #include "ops/cache_row.h"
-
-#include <float.h>
-#include <math.h>
-#include <string.h>
+#include "ops/kv_append/fp8_group.h"
 
 static void put_bf16(uint8_t *to, const float *x, int32_t n)
 {
@@ -13,18 +10,10 @@ static void put_bf16(uint8_t *to, const float *x, int32_t n)
     }
 }
 
-/* A NaN among the 128 values stays a NaN of its own and does not enter the scale. */
 static void put_fp8(uint8_t *codes, uint8_t *scales, const float *x, int32_t n)
 {
-    for (int32_t first = 0; first < n; first += 128) {
-        int32_t last = first + 128 < n ? first + 128 : n;
-        float amax = 0;
-        for (int32_t i = first; i < last; i++)
-            if (fabsf(x[i]) > amax) amax = fabsf(x[i]);
-        float scale = amax / 448.0f > FLT_MIN ? amax / 448.0f : FLT_MIN;
-        for (int32_t i = first; i < last; i++) codes[i] = gm_f32_to_e4m3(x[i] / scale);
-        memcpy(scales + first / 128 * 4, &scale, 4);
-    }
+    for (int32_t i = 0; i < n; i += GM_LATENT_GROUP)
+        gm_fp8_group(codes + i, scales + i / GM_LATENT_GROUP * 2, x + i, n - i < GM_LATENT_GROUP ? n - i : GM_LATENT_GROUP);
 }
 
 void gm_kv_append_ref(const void *args, int64_t begin, int64_t end, int worker)
@@ -48,8 +37,9 @@ void gm_kv_append_ref(const void *args, int64_t begin, int64_t end, int worker)
             break;
         case GM_KV_FP8:
             put_fp8(to, to + d, c, d);
-            if (kr) put_bf16(to + d + ((int64_t)d + 127) / 128 * 4, kr, cache->d_rope);
+            if (kr) put_bf16(to + d + 2 * gm_latent_groups(d), kr, cache->d_rope);
             break;
+        case GM_KV_F16: GM_ASSERT(!"latent rows are never FP16");
         }
     }
 }

@@ -5,9 +5,7 @@
 #include "ops/simd.h"
 
 #include "ops/cache_row.h"
-
-#include <float.h>
-#include <math.h>
+#include "ops/kv_append/fp8_group.h"
 
 static inline void put_bf16(uint8_t *to, const float *x, int64_t n)
 {
@@ -18,17 +16,8 @@ static inline void put_bf16(uint8_t *to, const float *x, int64_t n)
 
 static inline void put_fp8(uint8_t *codes, uint8_t *scales, const float *x, int64_t n)
 {
-    for (int64_t first = 0; first < n; first += 128) {
-        int64_t last = first + 128 < n ? first + 128 : n, i = first;
-        vf most = vf_zero();
-        /* max gives its second operand where the first is NaN: a NaN does not enter the scale */
-        for (; i + GM_VF <= last; i += GM_VF) most = vf_max(vf_abs(vf_load(x + i)), most);
-        if (i < last) most = vf_max(vf_abs(vf_load_n(x + i, last - i)), most);
-        float amax = vf_hmax(most);
-        float scale = amax / 448.0f > FLT_MIN ? amax / 448.0f : FLT_MIN;
-        for (i = first; i < last; i++) codes[i] = gm_f32_to_e4m3(x[i] / scale);
-        memcpy(scales + first / 128 * 4, &scale, 4);
-    }
+    for (int64_t i = 0; i < n; i += GM_LATENT_GROUP)
+        gm_fp8_group(codes + i, scales + i / GM_LATENT_GROUP * 2, x + i, n - i < GM_LATENT_GROUP ? n - i : GM_LATENT_GROUP);
 }
 
 void GM_VARIANT(gm_kv_append)(const void *args, int64_t begin, int64_t end, int worker)
@@ -51,8 +40,9 @@ void GM_VARIANT(gm_kv_append)(const void *args, int64_t begin, int64_t end, int 
             break;
         case GM_KV_FP8:
             put_fp8(to, to + d, c, d);
-            if (kr) put_bf16(to + d + (d + 127) / 128 * 4, kr, cache->d_rope);
+            if (kr) put_bf16(to + d + 2 * gm_latent_groups(d), kr, cache->d_rope);
             break;
+        case GM_KV_F16: GM_ASSERT(!"latent rows are never FP16");
         }
     }
 }

@@ -42,11 +42,11 @@ static data make(gm_kv_dtype type, int32_t H, int32_t d, int32_t d_rope, int32_t
             if (type == GM_KV_F32) memcpy(at + 4 * c, &f, 4);
             else if (type == GM_KV_BF16) memcpy(at + 2 * c, &h, 2);
             else if (c < d) at[c] = gm_f32_to_e4m3(f * 100);
-            else memcpy(at + d + (d + 127) / 128 * 4 + 2 * (c - d), &h, 2);
+            else memcpy(at + d + 2 * gm_latent_groups(d) + 2 * (c - d), &h, 2);
         }
-        for (int32_t s = 0; type == GM_KV_FP8 && s < (d + 127) / 128; s++) {
-            float scale = 0.01f * (float)(s + 1);
-            memcpy(at + d + 4 * s, &scale, 4);
+        for (int32_t s = 0; type == GM_KV_FP8 && s < gm_latent_groups(d); s++) {
+            uint16_t scale = gm_f32_to_bf16(0.01f * (float)(s % 4 + 1));
+            memcpy(at + d + 2 * s, &scale, 2);
         }
     }
     free(v);
