@@ -506,8 +506,10 @@ static enum MHD_Result send_text(gm_job *j, struct MHD_Connection *c, int status
 static enum MHD_Result send_ready(gm_job *j, struct MHD_Connection *c)
 {
     if (!j->streaming) {
+        pthread_mutex_lock(&j->lock);
         gm_str body = j->out;
         j->out = (gm_str){0};
+        pthread_mutex_unlock(&j->lock);
         return send_body(j, c, j->status, &body, "application/json");
     }
     gm_job_ref(j);
@@ -660,6 +662,12 @@ static enum MHD_Result begin(gm_server *s, struct MHD_Connection *c, const char 
         j->header_priority = strtoll(h, &end, 10);
         j->has_header_priority = end != h && !*end;
     }
+    h = header(c, "X-data-parallel-rank");
+    if (h) {
+        char *end;
+        long long rank = strtoll(h, &end, 10);
+        j->bad_rank = end != h && !*end && rank != 0;
+    }
     h = header(c, MHD_HTTP_HEADER_CONTENT_TYPE);
     j->json_type = h && !strncasecmp(h, "application/json", 16) && (!h[16] || h[16] == ';' || h[16] == ' ');
     bool options = !strcmp(method, "OPTIONS");
@@ -736,6 +744,11 @@ static enum MHD_Result dispatch(gm_job *j, struct MHD_Connection *c)
     if (j->route->kind != R_WORK) return answer_now(j, c);
     if (!j->json_type) {
         gm_api_invalid(&e, "body", "value_error", "Unsupported Media Type: Only \\'application/json\\' is allowed");
+        gm_api_error_put(&e, &out);
+        return send_body(j, c, 400, &out, "application/json");
+    }
+    if (j->bad_rank) {
+        gm_api_fail(&e, 400, NULL, "data_parallel_rank is out of range [0, 1).");
         gm_api_error_put(&e, &out);
         return send_body(j, c, 400, &out, "application/json");
     }

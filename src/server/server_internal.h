@@ -96,7 +96,7 @@ struct gm_job {
     char method[8];
     char path[64]; /* for the log */
     gm_str body;
-    bool too_large, json_type, sent_status;
+    bool too_large, json_type, bad_rank, sent_status;
     int deny; /* status decided from the head; 0: none */
     char allow[32];
     char *header_id, *origin;

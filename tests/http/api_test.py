@@ -173,6 +173,8 @@ with Server("--dtype", "float32", "--kv-cache-dtype", "float32", "--served-model
     check(error(s.chat([{"role": "user"}, 5]), 400), "malformed messages: 400")
     r = s.post("/v1/completions", "{}", headers={"Content-Type": "text/plain"})
     check(error(r, 400, "Unsupported Media Type: Only 'application/json' is allowed".replace("'", "\\'"), "Bad Request"), "content type: 400", r.body)
+    for v, status in (("0", 200), ("1", 400), ("x", 200)):
+        equal(s.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers={"X-data-parallel-rank": v}).status, status, f"X-data-parallel-rank {v}: {status}")
     for v, ok in ((10**9, False), (0, False), (-1, False), (1.5, False), ("5", False), (None, True), (2.0, True), (True, False), ([], False)):
         for path, b in (("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}), ("/v1/completions", {"prompt": "a"})):
             r = s.post(path, {**b, "max_tokens": v, "temperature": 0})
