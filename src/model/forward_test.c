@@ -1,5 +1,7 @@
 /* The golden checkpoints (logits of the published model code) through every variant this machine can run, whole and
- * in chunks, alone and in mixed batches, with each precision of activations and cache. */
+ * in chunks, alone and in mixed batches, with each precision of activations and cache. golden_shapes/ holds checkpoints
+ * of unusual shapes (tools/make_golden.py): odd head counts, widths that are no multiple of a vector, pools of 1, 2, 4
+ * and 8 tokens, no tail selection, router groups, unnormalised weights, three streams. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,11 +17,16 @@
 #include "model/model_internal.h"
 
 enum { VOCAB = 320, SEQS = 8, POSITIONS = 512, BATCH = 2048 };
-static const char *const goldens[] = {"glm52-a", "glm52-fp8", "glm52-shared-index", "glm53-a",
-                                      "glm53-fp8", "glm53-groups", "glm53-shared-index"};
+static const char *const goldens[] = {"golden/glm52-a",   "golden/glm52-fp8",    "golden/glm52-shared-index", "golden/glm53-a",
+                                      "golden/glm53-fp8", "golden/glm53-groups", "golden/glm53-shared-index"};
+static const char *const shapes[] = {"golden_shapes/glm52-odd",   "golden_shapes/glm52-groups", "golden_shapes/glm53-odd",
+                                     "golden_shapes/glm53-pool1", "golden_shapes/glm53-pool2",  "golden_shapes/glm53-pool8",
+                                     "golden_shapes/glm53-no-tail"};
+enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 enum { N_GOLDENS = sizeof goldens / sizeof goldens[0] };
 static const int lengths[] = {1, 3, 17, 64, 131, 300};
-enum { N_LENGTHS = sizeof lengths / sizeof lengths[0] };
+static const int shape_lengths[] = {1, 2, 5, 33, 150};
+enum { N_LENGTHS = sizeof lengths / sizeof lengths[0], N_SHAPE_LENGTHS = sizeof shape_lengths / sizeof shape_lengths[0] };
 
 typedef struct rig {
     gm_device *dev;
@@ -42,7 +49,7 @@ static void rig_open(rig *r, const char *name, gm_isa isa, gm_act act, gm_kv_dty
     char path[512];
     memset(r, 0, sizeof *r);
     must(gm_device_open_cpu(&r->dev, isa, 2, &err), &err);
-    snprintf(path, sizeof path, "%s/golden/%s", GM_FIXTURES, name);
+    snprintf(path, sizeof path, "%s/%s", GM_FIXTURES, name);
     must(gm_model_config_load(&r->config, path, NULL, &err), &err);
     must(gm_weights_open(&r->w, path, &r->config, r->dev, NULL, &err), &err);
     gm_footprint_params fp = {kv, gm_kv_index_dtype(kv), act == GM_ACT_BF16};
@@ -62,7 +69,7 @@ static void rig_open(rig *r, const char *name, gm_isa isa, gm_act act, gm_kv_dty
     /* pages dealt out in a scattered order: neighbours in a sequence are not neighbours in memory */
     int n = SEQS * r->n_pages_seq;
     for (int i = 0; i < n; i++) r->pages[i / r->n_pages_seq][i % r->n_pages_seq].id = i * 29 % n;
-    snprintf(path, sizeof path, "%s/golden/%s/golden.safetensors", GM_FIXTURES, name);
+    snprintf(path, sizeof path, "%s/%s/golden.safetensors", GM_FIXTURES, name);
     must(gm_checkpoint_open_file(&r->golden, path, &err), &err);
 }
 
@@ -162,20 +169,42 @@ static void greedy(rig *r, int chunk, float *logits, int expected_equal)
     if (equal < expected_equal) fail_msg("greedy: %d of %d tokens equal", equal, m);
 }
 
-static tally run(const char *name, gm_isa isa, gm_act act, gm_kv_dtype kv, int chunk, bool with_greedy)
+static tally run_lengths(const char *name, gm_isa isa, gm_act act, gm_kv_dtype kv, int chunk, const int *sizes, int n_sizes,
+                         int n_greedy)
 {
     static float logits[(size_t)POSITIONS * VOCAB];
     rig r;
     tally t = {0};
     rig_open(&r, name, isa, act, kv);
-    for (int i = 0; i < N_LENGTHS; i++) {
+    for (int i = 0; i < n_sizes; i++) {
         memset(logits, 0xFF, sizeof logits);
-        feed(&r, i % SEQS, golden_at(&r, "ids", lengths[i])->data, 0, lengths[i], chunk, logits);
-        compare(&t, &r, lengths[i], logits);
+        feed(&r, i % SEQS, golden_at(&r, "ids", sizes[i])->data, 0, sizes[i], chunk, logits);
+        compare(&t, &r, sizes[i], logits);
     }
-    if (with_greedy) greedy(&r, chunk, logits, 48);
+    if (n_greedy) greedy(&r, chunk, logits, n_greedy);
     rig_close(&r);
     return t;
+}
+
+static tally run(const char *name, gm_isa isa, gm_act act, gm_kv_dtype kv, int chunk, bool with_greedy)
+{
+    return run_lengths(name, isa, act, kv, chunk, lengths, N_LENGTHS, with_greedy ? 48 : 0);
+}
+
+static void test_unusual_shapes(void **state)
+{
+    static const int chunks[] = {2048, 7, 1};
+    (void)state;
+    for (int isa = GM_ISA_REF; isa <= (int)gm_isa_detect(); isa++) {
+        for (int g = 0; g < N_SHAPES; g++) {
+            for (int k = 0; k < 3; k++) {
+                tally t = run_lengths(shapes[g], (gm_isa)isa, GM_ACT_F32, GM_KV_F32, chunks[k], shape_lengths, N_SHAPE_LENGTHS, 16);
+                print_message("%-9s %-28s chunk %4d: max |d logprob| %.2e, mean %.2e\n", gm_isa_name((gm_isa)isa), shapes[g],
+                              chunks[k], t.worst, t.sum / (double)t.n);
+                assert_true(t.worst <= 1e-3);
+            }
+        }
+    }
 }
 
 static void test_float32(void **state)
@@ -186,7 +215,7 @@ static void test_float32(void **state)
         for (int g = 0; g < N_GOLDENS; g++) {
             for (int k = 0; k < 4; k++) {
                 tally t = run(goldens[g], (gm_isa)isa, GM_ACT_F32, GM_KV_F32, chunks[k], true);
-                print_message("%-9s %-18s chunk %4d: max |d logprob| %.2e, mean %.2e\n", gm_isa_name((gm_isa)isa), goldens[g],
+                print_message("%-9s %-26s chunk %4d: max |d logprob| %.2e, mean %.2e\n", gm_isa_name((gm_isa)isa), goldens[g],
                               chunks[k], t.worst, t.sum / (double)t.n);
                 assert_true(t.worst <= 1e-3);
             }
@@ -203,7 +232,7 @@ static void check_rounded(gm_kv_dtype kv, double mean_max, double top1_min)
         for (int g = 0; g < N_GOLDENS; g++) {
             tally t = run(goldens[g], (gm_isa)isa, GM_ACT_F32, kv, 2048, false);
             double mean = t.sum / (double)t.n;
-            print_message("%-9s %-18s %s pages: mean %.4f, top-1 %.2f %%\n", gm_isa_name((gm_isa)isa), goldens[g],
+            print_message("%-9s %-26s %s pages: mean %.4f, top-1 %.2f %%\n", gm_isa_name((gm_isa)isa), goldens[g],
                           gm_kv_dtype_name(kv), mean, 100.0 * (double)t.top1 / (double)t.rows);
             assert_true(mean <= mean_max);
             all.top1 += t.top1;
@@ -321,7 +350,7 @@ static void test_layers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layers),    cmocka_unit_test(test_float32),       cmocka_unit_test(test_bfloat16),
+        cmocka_unit_test(test_layers),    cmocka_unit_test(test_unusual_shapes), cmocka_unit_test(test_float32), cmocka_unit_test(test_bfloat16),
         cmocka_unit_test(test_fp8_pages), cmocka_unit_test(test_mixed_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
