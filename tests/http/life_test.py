@@ -37,7 +37,7 @@ with Server("--max-num-seqs", "1", "--max-num-batched-tokens", "256", "--sse-kee
         a.close()
         t = s.idle(1.0)
         check(t is not None, f"{how}: closed in decode, pages and slot free after {t} s")
-        a = s.open("/v1/completions", {"prompt": [300] * 100000, "max_tokens": 10, "stream": stream})
+        a = s.open("/v1/completions", {"prompt": [300] * 20000, "max_tokens": 10, "stream": stream})
         check(running(1), f"{how}: a long prefill runs")
         time.sleep(0.2)
         a.close()
