@@ -93,6 +93,21 @@ static inline vf vf_from_e4m3(__m128i codes)
 static inline vf vf_load_e4m3(const uint8_t *p) { return vf_from_e4m3(_mm_loadu_si128((const __m128i *)p)); }
 static inline vf vf_load_e4m3_n(const uint8_t *p, int64_t n) { return vf_from_e4m3(_mm_maskz_loadu_epi8(vf_mask(n), p)); }
 
+/* To E4M3: nearest even, saturated at 448, NaN gives 0x7F. */
+static inline void vf_store_e4m3(uint8_t *p, vf v)
+{
+    vf a = vf_min(vf_set1(448.0f), vf_abs(v));
+    __m512i u = _mm512_castps_si512(a), one = _mm512_set1_epi32(1);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 20), one);
+    __m512i r = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFFF))), 20);
+    r = _mm512_sub_epi32(r, _mm512_set1_epi32(120 << 3));
+    __mmask16 small = _mm512_cmp_ps_mask(a, vf_set1(0.015625f), _CMP_LT_OQ), nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    r = _mm512_mask_mov_epi32(r, small, _mm512_cvtps_epi32(vf_mul(a, vf_set1(512.0f))));
+    r = _mm512_or_si512(r, _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(v), 24), _mm512_set1_epi32(0x80)));
+    r = _mm512_mask_mov_epi32(r, nan, _mm512_set1_epi32(0x7F));
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(r));
+}
+
 /* IEEE half; storing saturates at 65504, NaN stays NaN (the limits come first, min and max give their second operand) */
 static inline vf vf_load_f16(const void *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
 static inline vf vf_load_f16_n(const void *p, int64_t n) { return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(vf_mask(n), p)); }
@@ -238,7 +253,31 @@ static inline void vf_store_f16_n(void *p, vf v, int64_t n)
     memcpy(p, t, (size_t)n * 2);
 }
 
+/* To E4M3: nearest even, saturated at 448, NaN gives 0x7F. */
+static inline void vf_store_e4m3(uint8_t *p, vf v)
+{
+    vf a = vf_min(vf_set1(448.0f), vf_abs(v));
+    __m256i u = _mm256_castps_si256(a), one = _mm256_set1_epi32(1);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 20), one);
+    __m256i r = _mm256_srli_epi32(_mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFFF))), 20);
+    r = _mm256_sub_epi32(r, _mm256_set1_epi32(120 << 3));
+    __m256i small = _mm256_castps_si256(_mm256_cmp_ps(a, vf_set1(0.015625f), _CMP_LT_OQ));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    r = _mm256_blendv_epi8(r, _mm256_cvtps_epi32(vf_mul(a, vf_set1(512.0f))), small);
+    r = _mm256_or_si256(r, _mm256_and_si256(_mm256_srli_epi32(_mm256_castps_si256(v), 24), _mm256_set1_epi32(0x80)));
+    r = _mm256_blendv_epi8(r, _mm256_set1_epi32(0x7F), nan);
+    __m128i w = _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(w, w));
+}
+
 #endif
+
+static inline void vf_store_e4m3_n(uint8_t *p, vf v, int64_t n)
+{
+    uint8_t t[GM_VF];
+    vf_store_e4m3(t, v);
+    memcpy(p, t, (size_t)n);
+}
 
 /* Lanes added in a fixed tree. */
 static inline float vf_sum(vf v)

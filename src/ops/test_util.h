@@ -25,11 +25,22 @@
 #define TU_LEN(a) (sizeof(a) / sizeof *(a))
 
 /* Devices live as long as the program; threads 1 to 3. */
+static gm_device *tu_devices[GM_N_ISA][4];
+
+static void tu_close_devices(void)
+{
+    for (int i = 0; i < GM_N_ISA; i++)
+        for (int t = 1; t < 4; t++) gm_device_close(tu_devices[i][t]);
+}
+
 static inline gm_device *tu_device(gm_isa isa, int threads)
 {
-    static gm_device *devs[GM_N_ISA][4];
-    if (!devs[isa][threads]) assert_int_equal(gm_device_open_cpu(&devs[isa][threads], isa, threads, NULL), GM_OK);
-    return devs[isa][threads];
+    static bool registered;
+    if (!registered) atexit(tu_close_devices);
+    registered = true;
+    gm_device **d = &tu_devices[isa][threads];
+    if (!*d) assert_int_equal(gm_device_open_cpu(d, isa, threads, NULL), GM_OK);
+    return *d;
 }
 
 /* Exact sizes from malloc, so that a sanitizer sees the first byte behind. */

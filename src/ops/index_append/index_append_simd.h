@@ -35,7 +35,9 @@ static inline void store_key(const gm_index_cache *c, uint8_t *to, const float *
         for (; i + GM_VF <= d; i += GM_VF) most = vf_max(vf_abs(vf_load(key + i)), most);
         if (i < d) most = vf_max(vf_abs(vf_load_n(key + i, d - i)), most);
         float scale = exp2f(ceilf(log2f(vf_hmax(most) / 448.0f)));
-        for (i = 0; i < d; i++) to[i] = gm_f32_to_e4m3(key[i] / scale);
+        vf by = vf_set1(scale);
+        for (i = 0; i + GM_VF <= d; i += GM_VF) vf_store_e4m3(to + i, vf_div(vf_load(key + i), by));
+        if (i < d) vf_store_e4m3_n(to + i, vf_div(vf_load_n(key + i, d - i), by), d - i);
         memcpy(to + d, &scale, 4);
     }
 }

@@ -1,7 +1,7 @@
 /* The body of index_score_avx2.c and index_score_avx512.c.
  *
- * The keys of an item are laid out as [channel][pool], so that a lane is a pool: a tile of 4 heads x 2 vectors of pools
- * takes one channel after another, broadcasting q. No sums across lanes. Bound by multiply-adds (pools x heads x d);
+ * The keys of an item are laid out by channel, so that a lane is a pool: a tile of 6 heads x 2 vectors of pools takes
+ * one channel after another, broadcasting q. No sums across lanes. Bound by multiply-adds (pools x heads x d);
  * the keys themselves are 1/32 of the work. */
 #ifndef GM_OPS_INDEX_SCORE_SIMD_H
 #define GM_OPS_INDEX_SCORE_SIMD_H
@@ -12,9 +12,9 @@
 
 #include <math.h>
 
-enum { POOLS = GM_INDEX_SCORE_POOLS, HEADS = 4 };
+enum { POOLS = GM_INDEX_SCORE_POOLS, HEADS = 6, STRIP = 2 * GM_VF };
 
-/* keys[c][POOLS]; pools behind `last` are zeros. */
+/* keys[pool / STRIP][c][STRIP]; pools behind `last` are zeros. */
 static void load_keys(const gm_index_score_args *a, const gm_slice *s, int32_t first, int32_t last, float *keys)
 {
     int64_t d = a->cache.d, padded = (d + 7) / 8 * 8;
@@ -23,7 +23,7 @@ static void load_keys(const gm_index_score_args *a, const gm_slice *s, int32_t f
         memset(eight, 0, (size_t)(8 * padded) * 4);
         for (int32_t i = 0; i < 8 && first + p + i < last; i++)
             vf_index_load(&a->cache, gm_index_key(&a->cache, s, (gm_pool_pos){first + p + i}), eight + i * padded);
-        for (int64_t c = 0; c < padded; c += 8) vf_transpose_8x8(eight + c, padded, keys + c * POOLS + p, POOLS);
+        for (int64_t c = 0; c < padded; c += 8) vf_transpose_8x8(eight + c, padded, keys + (p / STRIP * padded + c) * STRIP + p % STRIP, STRIP);
     }
 }
 
@@ -31,11 +31,13 @@ static void load_keys(const gm_index_score_args *a, const gm_slice *s, int32_t f
 static inline __attribute__((always_inline)) void score_heads(const float *q, int64_t d, const float *weight,
                                                               float dot_scale, const float *keys, float *score, int nh)
 {
-    for (int64_t p = 0; p < POOLS; p += 2 * GM_VF) {
+    int64_t padded = (d + 7) / 8 * 8;
+    for (int64_t p = 0; p < POOLS; p += STRIP) {
+        const float *strip = keys + p * padded;
         vf acc[HEADS][2];
         for (int h = 0; h < nh; h++) acc[h][0] = acc[h][1] = vf_zero();
         for (int64_t c = 0; c < d; c++) {
-            vf k0 = vf_load(keys + c * POOLS + p), k1 = vf_load(keys + c * POOLS + p + GM_VF);
+            vf k0 = vf_load(strip + c * STRIP), k1 = vf_load(strip + c * STRIP + GM_VF);
             for (int h = 0; h < nh; h++) {
                 vf x = vf_set1(q[h * d + c]);
                 acc[h][0] = vf_fma(x, k0, acc[h][0]);
@@ -70,9 +72,12 @@ static void score_item(const gm_index_score_args *a, int32_t r, int32_t first, i
             memcpy(q, from, (size_t)(n * d) * 4);
         }
         for (i = 0; i < n; i++) weight[i] = a->w[r * a->ldw + h + i] * head_scale;
-        if (n == HEADS) score_heads(q, d, weight, dot_scale, keys, score, HEADS);
-        else
-            for (i = 0; i < n; i++) score_heads(q + i * d, d, weight + i, dot_scale, keys, score, 1);
+        if (n == HEADS) {
+            score_heads(q, d, weight, dot_scale, keys, score, HEADS);
+            continue;
+        }
+        for (i = 0; i + 2 <= n; i += 2) score_heads(q + i * d, d, weight + i, dot_scale, keys, score, 2);
+        if (i < n) score_heads(q + i * d, d, weight + i, dot_scale, keys, score, 1);
     }
     memcpy(a->scores + (int64_t)(r - a->row_begin) * a->lds + first, score, (size_t)(last - first) * 4);
 }

@@ -26,15 +26,34 @@ static inline void store_state(uint8_t *state, int64_t at, vf v, bool bf16, int6
     else vf_store_n(f, v, n);
 }
 
+/* Four taps of GM_VF channels, from [channel][tap] to [tap][channel]. */
+static inline void turn_taps(const float *w, float taps[][GM_VF])
+{
+    for (int i = 0; i < GM_VF; i += 4) {
+        __m128 a = _mm_loadu_ps(w + 4 * i), b = _mm_loadu_ps(w + 4 * i + 4);
+        __m128 c = _mm_loadu_ps(w + 4 * i + 8), d = _mm_loadu_ps(w + 4 * i + 12);
+        _MM_TRANSPOSE4_PS(a, b, c, d);
+        _mm_storeu_ps(taps[0] + i, a);
+        _mm_storeu_ps(taps[1] + i, b);
+        _mm_storeu_ps(taps[2] + i, c);
+        _mm_storeu_ps(taps[3] + i, d);
+    }
+}
+
 static inline __attribute__((always_inline)) void walk(const gm_kda_conv_args *a, const gm_slice *s, int64_t c,
                                                        int64_t n, int K)
 {
     uint8_t *state = a->state + s->slot.id * a->slot_stride;
     vf tap[GM_KDA_TAPS_MAX], window[GM_KDA_TAPS_MAX];
+    float taps[GM_KDA_TAPS_MAX][GM_VF] = {{0}};
+    if (K == 4 && n == GM_VF) {
+        turn_taps(a->w + c * 4, taps);
+    } else {
+        for (int j = 0; j < K; j++)
+            for (int64_t i = 0; i < n; i++) taps[j][i] = a->w[(c + i) * K + j];
+    }
     for (int j = 0; j < K; j++) {
-        float t[GM_VF] = {0};
-        for (int64_t i = 0; i < n; i++) t[i] = a->w[(c + i) * K + j];
-        tap[j] = vf_load(t);
+        tap[j] = vf_load(taps[j]);
         window[j] = vf_zero();
     }
     if (s->begin.tok > 0)
@@ -62,7 +81,7 @@ void GM_VARIANT(gm_kda_conv)(const void *args, int64_t begin, int64_t end, int w
         int64_t last = c + GM_KDA_CONV_BLOCK < a->channels ? c + GM_KDA_CONV_BLOCK : a->channels;
         for (; c < last; c += GM_VF) {
             int64_t n = last - c < GM_VF ? last - c : GM_VF;
-            if (a->taps == 4) walk(a, s, c, n, 4);
+            if (a->taps == 4 && n == GM_VF) walk(a, s, c, GM_VF, 4);
             else walk(a, s, c, n, a->taps);
         }
     }

@@ -1,6 +1,7 @@
 #include "ops/linear/linear_internal.h"
 
-static const gm_linear_impl *const IMPLS[GM_N_ISA] = {&gm_linear_impl_ref, GM_X86(&gm_linear_impl_avx2), NULL};
+static const gm_linear_impl *const IMPLS[GM_N_ISA] = {&gm_linear_impl_ref, GM_X86(&gm_linear_impl_avx2),
+                                                     GM_X86(&gm_linear_impl_avx512)};
 
 const gm_linear_impl *gm_linear_impl_of(gm_isa isa, gm_isa *found)
 {
@@ -146,7 +147,7 @@ void gm_linear(const gm_linear_args *a)
     job j = {.a = a, .impl = gm_linear_impl_of(gm_device_isa(a->dev), &isa)};
     gm_variant_note(GM_OP_linear, isa);
     j.round = a->act == GM_ACT_BF16;
-    j.x_bf16 = gm_linear_wants_bf16(j.impl, w->dtype, a->act);
+    j.x_bf16 = gm_linear_wants_bf16(j.impl, w, a->act);
     j.scratch = a->workspace;
     j.rounded = j.scratch + (int64_t)gm_device_threads(a->dev) * GM_LINEAR_SCRATCH;
     if (a->n_groups == 1) run_one_group(&j);

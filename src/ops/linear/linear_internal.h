@@ -35,10 +35,11 @@ typedef struct gm_linear_impl {
 const gm_linear_impl *gm_linear_impl_of(gm_isa isa, gm_isa *found);
 extern const gm_linear_impl gm_linear_impl_ref, gm_linear_impl_avx2, gm_linear_impl_avx512;
 
-/* Whether the variant wants x as BF16 for this weight. */
-static inline bool gm_linear_wants_bf16(const gm_linear_impl *impl, gm_dtype w, gm_act act)
+/* Whether the variant wants x as BF16 for this weight. FP8 scale blocks must then be whole vectors. */
+static inline bool gm_linear_wants_bf16(const gm_linear_impl *impl, const gm_matrix *w, gm_act act)
 {
-    return act == GM_ACT_BF16 && w != GM_F32 && impl->round_bf16;
+    if (act != GM_ACT_BF16 || w->dtype == GM_F32 || !impl->round_bf16) return false;
+    return w->dtype != GM_F8E4M3 || w->block_cols % 32 == 0 || w->block_cols >= w->cols;
 }
 
 #endif

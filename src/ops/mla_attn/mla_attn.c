@@ -25,7 +25,7 @@ gm_mla_room gm_mla_room_of(int32_t n_heads, int32_t n_select, int32_t pool, int3
     int64_t keys = (gm_mla_keys_max(n_select, pool) + 15) / 16 * 16, width = gm_mla_pad(d_latent) + gm_mla_pad(d_rope);
     gm_mla_room m = {0};
     m.panel = keys * 4;
-    m.turned = m.panel + GM_MLA_BLOCK * width * 4;
+    m.turned = m.panel + GM_MLA_BLOCK * (width + GM_MLA_SKEW) * 4;
     m.scores = m.turned + GM_MLA_BLOCK * width * 4;
     m.part = m.scores + GM_MLA_BLOCK * GM_MLA_HEADS * 4;
     m.size = m.part + 2 * gm_mla_part_floats(d_latent) * 4;

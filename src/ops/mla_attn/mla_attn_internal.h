@@ -9,7 +9,8 @@
 #include "ops/mla_attn/mla_attn.h"
 #include "ops/variant.h"
 
-enum { GM_MLA_HEADS = 32, GM_MLA_SPLIT = 256, GM_MLA_BLOCK = 32, GM_MLA_REF_KEYS = 32 };
+enum { GM_MLA_HEADS = 32, GM_MLA_SPLIT = 256, GM_MLA_BLOCK = 32, GM_MLA_REF_KEYS = 32,
+       GM_MLA_SKEW = 16 /* floats behind a panel row: rows of 2 KiB would share their cache sets */ };
 
 typedef struct gm_mla_job {
     const gm_mla_attn_args *a;

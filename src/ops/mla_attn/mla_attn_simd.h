@@ -1,8 +1,8 @@
 /* The body of mla_attn_avx2.c and mla_attn_avx512.c.
  *
  * A block of 32 keys is dequantised once for a group of 32 heads, as it lies ([key][channel]) and turned
- * ([channel][key]). Scores: a lane is a key, tiles of 4 heads x 2 vectors, channel after channel. Values: a lane is a
- * channel, tiles of 4 heads x 2 vectors, key after key. Between blocks the result is scaled by exp(old max - new max).
+ * ([channel][key]). Scores: a lane is a key, tiles of 6 heads x 2 vectors, channel after channel. Values: a lane is a
+ * channel, tiles of 6 heads x 2 vectors, key after key. Between blocks the result is scaled by exp(old max - new max).
  * Bound by multiply-adds (2 x keys x heads x 512); all that a unit touches lies in the second-level cache. */
 #ifndef GM_OPS_MLA_ATTN_SIMD_H
 #define GM_OPS_MLA_ATTN_SIMD_H
@@ -15,14 +15,14 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { BLOCK = GM_MLA_BLOCK, HEADS = GM_MLA_HEADS, TILE = 4 };
+enum { BLOCK = GM_MLA_BLOCK, HEADS = GM_MLA_HEADS, TILE = 6, STRIP = 2 * GM_VF };
 
 typedef struct unit {
     const gm_mla_attn_args *a;
     int64_t r, head, n_heads;      /* heads head .. head + n_heads - 1 */
     const int32_t *pos;            /* of this split */
     int32_t n_keys;
-    int64_t dp, width;             /* padded latent width; that and the padded rotary width */
+    int64_t dp, width, ld;         /* padded latent width; that and the padded rotary width; a panel row */
     float *panel, *turned, *scores;
     float *o, *max, *sum;          /* the unit's result */
 } unit;
@@ -33,13 +33,14 @@ static int32_t load_block(const unit *u, int32_t first)
     const gm_slice *s = &u->a->rows->slices[u->a->rows->slice_of[u->r]];
     int32_t n = u->n_keys - first < BLOCK ? u->n_keys - first : BLOCK;
     for (int32_t i = 0; i < n; i++) {
-        float *row = u->panel + i * u->width;
+        float *row = u->panel + i * u->ld;
         vf_latent_load(c, gm_latent_row(c, s, (gm_pos){u->pos[first + i]}), row, row + u->dp);
     }
-    if (n < BLOCK) memset(u->panel + n * u->width, 0, (size_t)((BLOCK - n) * u->width) * 4);
+    if (n < BLOCK) memset(u->panel + n * u->ld, 0, (size_t)((BLOCK - n) * u->ld) * 4);
     for (int32_t i = 0; i < n; i += 8)
         for (int64_t x = 0; x < u->width; x += 8)
-            vf_transpose_8x8(u->panel + i * u->width + x, u->width, u->turned + x * BLOCK + i, BLOCK);
+            vf_transpose_8x8(u->panel + i * u->ld + x, u->ld, u->turned + (i / STRIP * u->width + x) * STRIP + i % STRIP,
+                             STRIP);
     return n;
 }
 
@@ -53,11 +54,12 @@ INLINE void score_tile(const unit *u, int64_t h, int32_t n, int nh)
         q[i] = a->q_lat + (u->r * a->n_heads + u->head + h + i) * d;
         qr[i] = a->cache.d_rope ? a->q_rope + u->r * a->ldr + (u->head + h + i) * a->rope_stride : NULL;
     }
-    for (int64_t k = 0; k < n; k += 2 * GM_VF) {
+    for (int64_t k = 0; k < n; k += STRIP) {
+        const float *strip = u->turned + k * u->width;
         vf acc[TILE][2];
         for (int i = 0; i < nh; i++) acc[i][0] = acc[i][1] = vf_zero();
         for (int64_t x = 0; x < d; x++) {
-            vf k0 = vf_load(u->turned + x * BLOCK + k), k1 = vf_load(u->turned + x * BLOCK + k + GM_VF);
+            vf k0 = vf_load(strip + x * STRIP), k1 = vf_load(strip + x * STRIP + GM_VF);
             for (int i = 0; i < nh; i++) {
                 vf b = vf_set1(q[i][x]);
                 acc[i][0] = vf_fma(b, k0, acc[i][0]);
@@ -65,7 +67,7 @@ INLINE void score_tile(const unit *u, int64_t h, int32_t n, int nh)
             }
         }
         for (int64_t x = 0; x < a->cache.d_rope; x++) {
-            const float *t = u->turned + (u->dp + x) * BLOCK + k;
+            const float *t = strip + (u->dp + x) * STRIP;
             for (int i = 0; i < nh; i++) {
                 vf b = vf_set1(qr[i][x]);
                 acc[i][0] = vf_fma(b, vf_load(t), acc[i][0]);
@@ -114,7 +116,7 @@ INLINE void value_tile(const unit *u, int64_t h, int32_t n, const float *shrink,
             acc[i][1] = two ? vf_mul(vf_load(o + GM_VF), vf_set1(shrink[i])) : vf_zero();
         }
         for (int32_t k = 0; k < n; k++) {
-            const float *c = u->panel + k * u->width + x;
+            const float *c = u->panel + k * u->ld + x;
             vf c0 = vf_load(c), c1 = two ? vf_load(c + GM_VF) : vf_zero();
             for (int i = 0; i < nh; i++) {
                 vf p = vf_set1(u->scores[(h + i) * BLOCK + k]);
@@ -141,14 +143,14 @@ static void run_unit(const unit *u)
         int32_t n = load_block(u, first);
         for (int64_t h = 0; h < u->n_heads; h += TILE) {
             float shrink[TILE];
-            int64_t nh = u->n_heads - h < TILE ? u->n_heads - h : TILE;
+            int64_t nh = u->n_heads - h < TILE ? u->n_heads - h : TILE, i = 0;
             if (nh == TILE) score_tile(u, h, n, TILE);
-            else
-                for (int64_t i = 0; i < nh; i++) score_tile(u, h + i, n, 1);
-            for (int64_t i = 0; i < nh; i++) shrink[i] = weigh(u, h + i, n);
+            for (i = nh == TILE ? nh : 0; i + 2 <= nh; i += 2) score_tile(u, h + i, n, 2);
+            if (i < nh) score_tile(u, h + i, n, 1);
+            for (i = 0; i < nh; i++) shrink[i] = weigh(u, h + i, n);
             if (nh == TILE) value_tile(u, h, n, shrink, TILE);
-            else
-                for (int64_t i = 0; i < nh; i++) value_tile(u, h + i, n, shrink + i, 1);
+            for (i = nh == TILE ? nh : 0; i + 2 <= nh; i += 2) value_tile(u, h + i, n, shrink + i, 2);
+            if (i < nh) value_tile(u, h + i, n, shrink + i, 1);
         }
     }
 }
@@ -169,11 +171,12 @@ static unit unit_of(const gm_mla_job *j, int64_t r, int64_t group, int worker)
     u.n_heads = a->n_heads - u.head < HEADS ? a->n_heads - u.head : HEADS;
     u.dp = gm_mla_pad(a->cache.d_latent);
     u.width = u.dp + gm_mla_pad(a->cache.d_rope);
+    u.ld = u.width + GM_MLA_SKEW;
     u.panel = (float *)(void *)(room + m.panel);
     u.turned = (float *)(void *)(room + m.turned);
     u.scores = (float *)(void *)(room + m.scores);
     /* Columns of padding are read, and never stored to by the loads. */
-    if (u.width != a->cache.d_latent + a->cache.d_rope) memset(u.panel, 0, (size_t)(BLOCK * u.width) * 4);
+    if (u.width != a->cache.d_latent + a->cache.d_rope) memset(u.panel, 0, (size_t)(BLOCK * u.ld) * 4);
     int32_t *pos = (int32_t *)(void *)(room + m.pos);
     u.n_keys = gm_mla_positions(a, r, pos);
     u.pos = pos;

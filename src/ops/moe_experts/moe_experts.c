@@ -191,13 +191,15 @@ void gm_moe_experts(const gm_moe_experts_args *a)
     for (int32_t e = 0; e < a->n_experts; e++) {
         GM_ASSERT(a->gate[e].dtype == a->gate[0].dtype && a->up[e].dtype == a->gate[0].dtype);
         GM_ASSERT(a->down[e].dtype == a->down[0].dtype);
+        GM_ASSERT(a->gate[e].block_cols == a->gate[0].block_cols && a->up[e].block_cols == a->gate[0].block_cols &&
+                  a->down[e].block_cols == a->down[0].block_cols);
     }
     job j = {.a = a, .round = a->act == GM_ACT_BF16};
     j.impl = gm_linear_impl_of(gm_device_isa(a->dev), &j.isa);
     gm_variant_note(GM_OP_moe_experts, j.isa);
     j.swiglu = gm_swiglu_of(j.isa);
-    j.x_bf16 = gm_linear_wants_bf16(j.impl, a->gate[0].dtype, a->act);
-    j.h_bf16 = gm_linear_wants_bf16(j.impl, a->down[0].dtype, a->act);
+    j.x_bf16 = gm_linear_wants_bf16(j.impl, &a->gate[0], a->act);
+    j.h_bf16 = gm_linear_wants_bf16(j.impl, &a->down[0], a->act);
     lay_out(&j.m, a->workspace, gm_device_threads(a->dev), a->n, a->d, a->f, a->n_experts, a->n_active);
     j.up_blocks = ((int64_t)a->f + UP_ROWS - 1) / UP_ROWS;
     for (int32_t t = 0; t < a->n; t += PASS) {
