@@ -1,6 +1,6 @@
 #include "ops/index_topk/index_topk_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_index_topk_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_index_topk_ref, GM_X86(gm_index_topk_avx2), GM_X86(gm_index_topk_avx512)};
 
 void gm_index_topk(const gm_index_topk_args *a)
 {

@@ -4,7 +4,7 @@
 #include "ops/index_topk/index_topk.h"
 #include "ops/variant.h"
 
-gm_items_fn gm_index_topk_ref;
+gm_items_fn gm_index_topk_ref, gm_index_topk_avx2, gm_index_topk_avx512;
 
 /* A score as a number that sorts the same way: NaN as -infinity, both zeros alike. */
 static inline uint32_t gm_score_key(float f)

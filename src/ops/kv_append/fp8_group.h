@@ -1,5 +1,4 @@
-/* One group of a latent row to E4M3 with a scale: plain loops over a fixed width, which compilers turn into vectors of any
- * size with the same bits, so that all variants write the same bytes.
+/* One group of a latent row to E4M3 with a scale. The sums have a fixed tree, so that all variants write the same bytes.
  *
  * E4M3's error depends on where values lie between powers of two, so the scale is searched: of 16 candidates over one
  * octave, from amax / 448 up, the one with the least squared error (ties: the smallest). That takes a quarter off the
@@ -36,14 +35,15 @@ static inline float gm_fp8_error(const float *mag, float scale)
     return e[0];
 }
 
-/* x[0..n), n <= GM_LATENT_GROUP, to codes and the scale. A NaN stays a NaN of its own and does not enter the scale. */
-static inline void gm_fp8_group(uint8_t *codes, uint8_t *scale_at, const float *x, int64_t n)
+/* The scale of x[0..n), n <= GM_LATENT_GROUP. A NaN does not enter it. mag has room for GM_LATENT_GROUP. */
+static inline float gm_fp8_scale(float *mag, const float *x, int64_t n, float (*error)(const float *mag, float scale))
 {
     enum { CANDIDATES = 16 };
     static const float steps[CANDIDATES] = {1.0f,        1.04427378f, 1.09050773f, 1.13878863f, 1.18920712f, 1.24185781f,
                                             1.29683955f, 1.35425555f, 1.41421356f, 1.47682615f, 1.54221083f, 1.61049033f,
                                             1.68179283f, 1.75625216f, 1.83400809f, 1.91520656f};
-    float mag[GM_LATENT_GROUP] = {0}, amax = 0, best = 0, least = 0;
+    float amax = 0, best = 0, least = 0;
+    memset(mag, 0, GM_LATENT_GROUP * sizeof *mag);
     for (int64_t i = 0; i < n; i++) {
         mag[i] = x[i] == x[i] ? __builtin_fabsf(x[i]) : 0;
         if (mag[i] > amax) amax = mag[i];
@@ -53,15 +53,24 @@ static inline void gm_fp8_group(uint8_t *codes, uint8_t *scale_at, const float *
     for (int k = 0; k < CANDIDATES; k++) {
         /* up to the next BF16, so that amax stays within 448 */
         float scale = gm_bf16_to_f32((uint16_t)(gm_f32_to_bf16(base * steps[k]) + (gm_round_bf16(base * steps[k]) < base)));
-        float e = gm_fp8_error(mag, scale);
+        float e = error(mag, scale);
         if (k == 0 || e < least) {
             least = e;
             best = scale;
         }
     }
-    for (int64_t i = 0; i < n; i++) codes[i] = gm_f32_to_e4m3(x[i] / best);
-    uint16_t s = gm_f32_to_bf16(best);
+    return best;
+}
+
+/* x[0..n) to codes and the scale. A NaN stays a NaN of its own. */
+static inline void gm_fp8_group(uint8_t *codes, uint8_t *scale_at, const float *x, int64_t n)
+{
+    float mag[GM_LATENT_GROUP];
+    float scale = gm_fp8_scale(mag, x, n, gm_fp8_error);
+    for (int64_t i = 0; i < n; i++) codes[i] = gm_f32_to_e4m3(x[i] / scale);
+    uint16_t s = gm_f32_to_bf16(scale);
     memcpy(scale_at, &s, 2);
 }
+
 
 #endif

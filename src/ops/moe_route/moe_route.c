@@ -1,6 +1,6 @@
 #include "ops/moe_route/moe_route_internal.h"
 
-static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_moe_route_ref, NULL, NULL};
+static gm_items_fn *const VARIANTS[GM_N_ISA] = {gm_moe_route_ref, GM_X86(gm_moe_route_avx2), GM_X86(gm_moe_route_avx512)};
 
 void gm_moe_route(const gm_moe_route_args *a)
 {

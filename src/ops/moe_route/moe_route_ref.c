@@ -40,33 +40,58 @@ static void limit_groups(const gm_moe_route_args *a, float *choice)
         if (!taken[e / per_group]) choice[e] = a->group_mask_zero ? 0.0f : -INFINITY;
 }
 
+/* The k best, kept sorted while walking: an expert enters behind those that are as good. NaN counts as -infinity. */
+static void choose(const float *choice, int32_t E, int32_t k, bool *taken)
+{
+    float best[GM_EXPERTS_MAX];
+    int32_t id[GM_EXPERTS_MAX], n = 0;
+    for (int32_t e = 0; e < E; e++) {
+        float c = isnan(choice[e]) ? -INFINITY : choice[e];
+        if (n == k && !(c > best[n - 1])) continue;
+        int32_t at = n < k ? n++ : n - 1;
+        for (; at > 0 && c > best[at - 1]; at--) {
+            best[at] = best[at - 1];
+            id[at] = id[at - 1];
+        }
+        best[at] = c;
+        id[at] = e;
+    }
+    for (int32_t i = 0; i < n; i++) taken[id[i]] = true;
+}
+
+void gm_moe_route_choose(const gm_moe_route_args *a, int64_t r, const float *s, float *choice)
+{
+    int32_t E = a->n_experts, k = a->n_active;
+    bool taken[GM_EXPERTS_MAX] = {false};
+    if (a->n_groups > 1) limit_groups(a, choice);
+    choose(choice, E, k, taken);
+
+    /* Rising ids: whoever sums over experts then sums in the same order. */
+    int32_t *ids = a->ids + r * k, n = 0;
+    float *weights = a->weights + r * k, sum = 0;
+    for (int32_t e = 0; e < E; e++) {
+        if (!taken[e]) continue;
+        ids[n] = e;
+        weights[n++] = s[e];
+        sum += s[e];
+    }
+    for (int32_t i = 0; i < k; i++) {
+        if (a->norm_topk) weights[i] /= sum + 1e-20f;
+        weights[i] *= a->scale;
+    }
+}
+
 void gm_moe_route_ref(const void *args, int64_t begin, int64_t end, int worker)
 {
     (void)worker;
     const gm_moe_route_args *a = args;
-    int32_t E = a->n_experts, k = a->n_active;
+    int32_t E = a->n_experts;
     for (int64_t r = begin; r < end; r++) {
         float s[GM_EXPERTS_MAX], choice[GM_EXPERTS_MAX];
-        bool taken[GM_EXPERTS_MAX] = {false};
         for (int32_t e = 0; e < E; e++) {
             s[e] = 1.0f / (1.0f + expf(-a->logits[r * E + e]));
             choice[e] = s[e] + a->bias[e];
         }
-        if (a->n_groups > 1) limit_groups(a, choice);
-        for (int32_t i = 0; i < k; i++) taken[largest(choice, taken, E)] = true;
-
-        /* Rising ids: whoever sums over experts then sums in the same order. */
-        int32_t *ids = a->ids + r * k, n = 0;
-        float *weights = a->weights + r * k, sum = 0;
-        for (int32_t e = 0; e < E; e++) {
-            if (!taken[e]) continue;
-            ids[n] = e;
-            weights[n++] = s[e];
-            sum += s[e];
-        }
-        for (int32_t i = 0; i < k; i++) {
-            if (a->norm_topk) weights[i] /= sum + 1e-20f;
-            weights[i] *= a->scale;
-        }
+        gm_moe_route_choose(a, r, s, choice);
     }
 }

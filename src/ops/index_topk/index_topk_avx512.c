@@ -1,0 +1,1 @@
+#include "ops/index_topk/index_topk_simd.h"

@@ -1,0 +1,1 @@
+#include "ops/moe_route/moe_route_simd.h"
