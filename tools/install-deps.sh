@@ -4,7 +4,7 @@
 #   tools/install-deps.sh --ci     and what the sanitizer and fuzzing builds need
 set -eu
 
-packages="gcc make cmake ninja-build pkg-config python3 libmicrohttpd-dev libgnutls28-dev libjansson-dev libpcre2-dev libxxhash-dev libcmocka-dev"
+packages="gcc make cmake ninja-build pkg-config python3 libmicrohttpd-dev libgnutls28-dev libjansson-dev libpcre2-dev libxxhash-dev libcurl4-gnutls-dev libcmocka-dev"
 if [ "${1:-}" = "--ci" ]; then
     packages="$packages clang clang-format"
     # libFuzzer and the sanitizers' runtime are a package of their own, named after the clang release
@@ -26,7 +26,7 @@ have() {
 if ! command -v dpkg-query >/dev/null 2>&1; then
     # not Debian: trust pkg-config and say what is missing
     missing=""
-    for p in libmicrohttpd jansson libpcre2-8 libxxhash cmocka; do
+    for p in libmicrohttpd jansson libpcre2-8 libxxhash libcurl cmocka; do
         pkg-config --exists "$p" 2>/dev/null || missing="$missing $p"
     done
     for p in cc cmake ninja python3; do command -v "$p" >/dev/null 2>&1 || missing="$missing $p"; done

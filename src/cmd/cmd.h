@@ -11,6 +11,7 @@
 int gm_cmd_serve(int argc, char **argv);
 int gm_cmd_chat(int argc, char **argv);
 int gm_cmd_inspect(int argc, char **argv);
+int gm_cmd_bench(int argc, char **argv);
 
 /* Parse, or show help. False: leave with *status. */
 bool gm_cmd_settings(gm_settings *s, gm_opt_command command, int argc, char **argv, int *status);

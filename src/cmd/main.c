@@ -9,7 +9,9 @@ static void usage(FILE *to)
     fputs("usage: glimmer COMMAND ...\n\n"
           "  serve MODEL     HTTP server with the OpenAI dialect; flags as in `vllm serve`\n"
           "  chat MODEL      talk to a model in the terminal\n"
-          "  inspect MODEL   what a checkpoint holds, what is wrong with it, bytes per token and per sequence\n\n"
+          "  inspect MODEL   what a checkpoint holds, what is wrong with it, bytes per token and per sequence\n"
+          "  bench serve     load a server and measure it; flags, report and JSON as in `vllm bench serve`\n"
+          "  bench grid FILE servers x shapes x concurrencies, one report\n\n"
           "glimmer COMMAND --help shows the flags of a command; glimmer --version the version.\n",
           to);
 }
@@ -46,6 +48,7 @@ int main(int argc, char **argv)
     if (!strcmp(c, "serve")) return gm_cmd_serve(argc - 2, argv + 2);
     if (!strcmp(c, "chat")) return gm_cmd_chat(argc - 2, argv + 2);
     if (!strcmp(c, "inspect")) return gm_cmd_inspect(argc - 2, argv + 2);
+    if (!strcmp(c, "bench")) return gm_cmd_bench(argc - 2, argv + 2);
     if (!strcmp(c, "--version")) {
         puts("glimmer " GM_VERSION);
         return 0;

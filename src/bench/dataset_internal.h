@@ -1,0 +1,32 @@
+/* Shared by the data sets. */
+#ifndef GM_BENCH_DATASET_INTERNAL_H
+#define GM_BENCH_DATASET_INTERNAL_H
+
+#include "bench/dataset.h"
+#include "bench/np_random.h"
+
+gm_sample *gm_dataset_add(gm_dataset *d);
+
+/* Makes prompts of exactly so many tokens. */
+typedef struct gm_prompt_maker {
+    const gm_dataset_params *p;
+    int32_t vocab_size; /* ids that are not added tokens: 0 .. vocab_size - 1 */
+    int32_t *allowed;   /* those without the special ones */
+    int32_t n_allowed;
+    gm_ids words;       /* tokens that stay single whatever words stand around them */
+    gm_ids seq, again;
+    gm_str text;
+} gm_prompt_maker;
+gm_status gm_prompt_maker_init(gm_prompt_maker *m, const gm_dataset_params *p, gm_error *err);
+void gm_prompt_maker_fini(gm_prompt_maker *m);
+/* m->seq holds the ids wanted; they become a sample of exactly `target` tokens. rng as in vLLM: it draws what is
+ * missing after a round trip. */
+gm_status gm_prompt_maker_finish(gm_prompt_maker *m, gm_dataset *d, int32_t target, int32_t output_len, gm_pcg64 *rng,
+                                 gm_error *err);
+
+gm_status gm_dataset_random(gm_dataset *d, const gm_settings *s, const gm_dataset_params *p, gm_error *err);
+gm_status gm_dataset_sharegpt(gm_dataset *d, const gm_settings *s, const gm_dataset_params *p, gm_error *err);
+gm_status gm_dataset_custom(gm_dataset *d, const gm_settings *s, const gm_dataset_params *p, gm_error *err);
+gm_status gm_dataset_sonnet(gm_dataset *d, const gm_settings *s, const gm_dataset_params *p, gm_error *err);
+
+#endif
