@@ -18,7 +18,7 @@
 
 typedef struct bench {
     const gm_settings *s;
-    volatile const int *stop;
+    const gm_bench_env *env;
     gm_arrivals arrivals;
     gm_figures_params fp;
     bool chat, ignore_eos;
@@ -74,7 +74,7 @@ static void make_urls(bench *b)
 
 static void make_headers(bench *b)
 {
-    const char *api_key = getenv("OPENAI_API_KEY");
+    const char *api_key = b->env->api_key;
     size_t i;
     json_t *item;
     b->headers = json_array();
@@ -103,7 +103,7 @@ static gm_status read_settings(bench *b, gm_error *err)
     b->chat = !strcmp(s->backend, "openai-chat");
     b->ignore_eos = s->ignore_eos || !strcmp(s->dataset_name, "random");
     gm_status st = gm_arrivals_read(&b->arrivals, s, err);
-    if (!st) st = gm_report_params_read(&b->fp, shown, s, err);
+    if (!st) st = gm_run_report_params_read(&b->fp, shown, s, err);
     if (!st) st = check_pairs(s->header, "header", err);
     if (!st) st = check_pairs(s->metadata, "metadata", err);
     if (!st && s->seed < 0) st = gm_fail(err, GM_EARG, "argument --seed: must not be negative");
@@ -259,7 +259,7 @@ static gm_status drive(bench *b, gm_drive_result *r, const gm_sample *samples, s
                          .keep_text = at && b->s->save_detailed,
                          .on_progress = bar ? gm_progress_show : NULL,
                          .user = bar,
-                         .stop = b->stop};
+                         .stop = b->env->stop};
     gm_status st = gm_drive(r, &p, err);
     gm_free(prefix);
     return st;
@@ -282,7 +282,7 @@ static gm_status wait_ready(bench *b, gm_error *err)
             return st;
         }
         if (gm_client_now_ns() + 5000000000 > end) return GM_EIO;
-        for (int i = 0; i < 50 && !(b->stop && *b->stop); i++) usleep(100000);
+        for (int i = 0; i < 50 && !(b->env->stop && *b->env->stop); i++) usleep(100000);
     }
 }
 
@@ -416,7 +416,7 @@ static gm_status append_file(const char *path, const gm_str *text, gm_error *err
     return ok ? GM_OK : gm_fail(err, GM_EIO, "%s: %s", path, strerror(errno));
 }
 
-static gm_status save(const gm_report *r, gm_error *err)
+static gm_status save(const gm_run_report *r, gm_error *err)
 {
     const gm_settings *s = r->s;
     gm_str text = {0}, name = {0};
@@ -426,8 +426,8 @@ static gm_status save(const gm_report *r, gm_error *err)
         st = make_folders(s->result_dir, err);
         gm_str_printf(&name, "%s/", s->result_dir);
     }
-    gm_report_file_name(r, &name);
-    gm_report_json(r, &text);
+    gm_run_report_file_name(r, &name);
+    gm_run_report_json(r, &text);
     if (!st) st = s->append_result ? append_file(gm_str_c(&name), &text, err) : write_file(gm_str_c(&name), &text, err);
     gm_str_fini(&text);
     gm_str_fini(&name);
@@ -467,7 +467,7 @@ static gm_status measure(bench *b, int64_t *completed, gm_error *err)
         localtime_r(&now, &tm);
         strftime(date, sizeof date, "%Y%m%d-%H%M%S", &tm);
         gm_figures_compute(&f, &run, &b->fp);
-        gm_report r = {.s = b->s,
+        gm_run_report r = {.s = b->s,
                        .arrivals = &b->arrivals,
                        .fp = &b->fp,
                        .f = &f,
@@ -481,7 +481,7 @@ static gm_status measure(bench *b, int64_t *completed, gm_error *err)
                        .rps_changes = changes,
                        .counted_prompts = !b->chat};
         gm_str text = {0};
-        gm_report_text(&r, &text);
+        gm_run_report_text(&r, &text);
         fputs(gm_str_c(&text), stdout);
         gm_str_fini(&text);
         if (b->s->profile) profile(b, false);
@@ -502,7 +502,7 @@ static gm_status prepare(bench *b, gm_error *err)
                                                                                         : b->s->num_prompts;
     gm_error few;
     if (!gm_client_allow_sockets(most + 64, &few)) printf("WARNING: %s\n", few.message);
-    gm_client_params cp = {.streams_max = (int)most, .insecure = b->s->insecure, .headers = b->headers};
+    gm_client_params cp = {.streams_max = (int)most, .insecure = b->s->insecure, .curl_only = b->env->proxy, .headers = b->headers};
     st = gm_client_open(&b->client, &cp, err);
     if (!st) st = find_model(b, err);
     if (!st) st = open_tokenizer(b, err);
@@ -528,9 +528,9 @@ static void bench_fini(bench *b)
     gm_free(b->tokenizer_dir);
 }
 
-gm_status gm_bench_serve(const gm_settings *s, volatile const int *stop, int64_t *completed, gm_error *err)
+gm_status gm_bench_serve(const gm_settings *s, const gm_bench_env *env, int64_t *completed, gm_error *err)
 {
-    bench b = {.s = s, .stop = stop};
+    bench b = {.s = s, .env = env};
     *completed = 0;
     gm_status st = prepare(&b, err);
     if (!st) {

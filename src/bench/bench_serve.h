@@ -4,8 +4,13 @@
 
 #include "base/opts.h"
 
-/* Prints to stdout, the progress bar to stderr. GM_OK though requests failed; *completed says how many did not.
- * `stop` becomes nonzero to give up (GM_ECANCELED); may be NULL. */
-gm_status gm_bench_serve(const gm_settings *s, volatile const int *stop, int64_t *completed, gm_error *err);
+typedef struct gm_bench_env {
+    const char *api_key;     /* sent as a bearer token; NULL: none */
+    bool proxy;              /* the environment names an HTTP proxy: libcurl finds it */
+    volatile const int *stop; /* becomes nonzero to give up (GM_ECANCELED); may be NULL */
+} gm_bench_env;
+
+/* Prints to stdout, the progress bar to stderr. GM_OK though requests failed; *completed says how many did not. */
+gm_status gm_bench_serve(const gm_settings *s, const gm_bench_env *env, int64_t *completed, gm_error *err);
 
 #endif

@@ -28,7 +28,7 @@ static const char style[] =
     "svg .l{fill:none;stroke-width:2}svg .tail{stroke-dasharray:5 4;stroke-width:1.5}svg .cap{stroke-dasharray:2 3;stroke-width:1.5}\n"
     ".scroll{overflow-x:auto;margin:1em 0;-webkit-overflow-scrolling:touch}table{border-collapse:collapse;font-size:.88rem;"
     "font-variant-numeric:tabular-nums;white-space:nowrap}\n"
-    "th,td{padding:.35em .7em;border-bottom:1px solid var(--line);text-align:right}th{background:var(--head);font-weight:600}"
+    "th,td{padding:.35em .55em;border-bottom:1px solid var(--line);text-align:right}th{background:var(--head);font-weight:600}"
     "th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--bg)}th:first-child{background:var(--head)}\n"
     "code{display:block;overflow-x:auto;white-space:pre;background:var(--head);padding:.5em .7em;font-size:.85rem}\n"
     "@media (max-width:480px){body{padding:12px 14px 40px}svg text{font-size:13.5px}}\n";
@@ -319,11 +319,17 @@ static void put_table(gm_str *out, const gm_grid *g, size_t shape)
     gm_str_puts(out, "</tbody></table></div>\n");
 }
 
-static bool any_capacity(const gm_grid *g, size_t shape)
+static void put_capacity_text(gm_str *out, const gm_grid *g, size_t shape)
 {
-    for (size_t s = 0; s < g->n_servers; s++)
-        if (!isnan(gm_grid_capacity(g, s, shape))) return true;
-    return false;
+    int n = 0;
+    for (size_t s = 0; s < g->n_servers; s++) {
+        double c = gm_grid_capacity(g, s, shape);
+        if (isnan(c)) continue;
+        gm_str_puts(out, n++ ? "; " : "<p class=\"dim\">Sessions of full length that the cache holds (dotted lines where in range): ");
+        put_text(out, g->servers[s].name);
+        gm_str_printf(out, " %.0f", floor(c));
+    }
+    if (n) gm_str_puts(out, ". Beyond them requests wait or are preempted.</p>\n");
 }
 
 static void put_shape(gm_str *out, const gm_grid *g, size_t h)
@@ -350,8 +356,7 @@ static void put_shape(gm_str *out, const gm_grid *g, size_t h)
     put_plot(out, g, h, &(plot){.title = "Time to first token", .unit = "ms; median, dashed: p99", .lines = ttft, .n_lines = 2, .log_y = true});
     put_plot(out, g, h, &(plot){.title = "Time per output token", .unit = "ms; median, dashed: p99", .lines = tpot, .n_lines = 2});
     gm_str_puts(out, "</div>\n");
-    if (any_capacity(g, h))
-        gm_str_puts(out, "<p class=\"dim\">Dotted lines: so many sessions of full length the cache holds; beyond them requests wait or are preempted.</p>\n");
+    put_capacity_text(out, g, h);
     put_table(out, g, h);
     gm_str_puts(out, "</section>\n");
 }

@@ -137,15 +137,14 @@ static bool ended(pid_t pid, int *code, bool wait)
     return true;
 }
 
+/* The whole group: the shell may be gone before what it started. */
 static void end_group(pid_t pid)
 {
     int code;
     kill(-pid, SIGTERM);
     for (int i = 0; i < STOP_WAIT_S * 1000 / LOOK_MS; i++) {
-        if (ended(pid, &code, false)) {
-            kill(-pid, SIGKILL); /* what it left behind */
-            return;
-        }
+        ended(pid, &code, false);
+        if (kill(-pid, 0) && errno == ESRCH) return;
         usleep(LOOK_MS * 1000);
     }
     kill(-pid, SIGKILL);
@@ -246,7 +245,7 @@ static gm_status start_server(served *v, const gm_grid *g, const gm_grid_server 
     for (const char *p = s->name; *p; p++) gm_str_putc(&path, isalnum((unsigned char)*p) || strchr("._-", *p) ? *p : '-');
     gm_str_puts(&path, ".log");
     v->log = gm_str_take(&path);
-    gm_str_printf(&line, "exec %s", s->command);
+    gm_str_puts(&line, s->command);
     char *argv[] = {(char[]){"/bin/sh"}, (char[]){"-c"}, gm_str_take(&line), NULL};
     printf("server %s: %s\n", s->name, s->command);
     fflush(stdout);

@@ -72,7 +72,7 @@ static gm_status read_goodput(gm_figures_params *fp, const json_t *list, gm_erro
     return GM_OK;
 }
 
-gm_status gm_report_params_read(gm_figures_params *out, bool shown[GM_METRIC_COUNT], const gm_settings *s, gm_error *err)
+gm_status gm_run_report_params_read(gm_figures_params *out, bool shown[GM_METRIC_COUNT], const gm_settings *s, gm_error *err)
 {
     *out = (gm_figures_params){0};
     for (int m = 0; m < GM_METRIC_COUNT; m++) {
@@ -84,10 +84,10 @@ gm_status gm_report_params_read(gm_figures_params *out, bool shown[GM_METRIC_COU
     return st ? st : read_goodput(out, s->goodput, err);
 }
 
-static void shown_metrics(const gm_report *r, bool *shown)
+static void shown_metrics(const gm_run_report *r, bool *shown)
 {
     gm_figures_params fp;
-    gm_report_params_read(&fp, shown, r->s, NULL);
+    gm_run_report_params_read(&fp, shown, r->s, NULL);
     bool limited = gm_settings_given(r->s, max_concurrency), paced = isfinite(r->arrivals->rate) || r->arrivals->ramp;
     shown[GM_METRIC_QUEUE] &= limited;
     shown[GM_METRIC_E2EL_QUEUE] &= limited && paced;
@@ -120,7 +120,7 @@ static void percentile_word(char *word, size_t cap, double p)
     snprintf(word, cap, p == floor(p) ? "%.0f" : "%.6g", p);
 }
 
-static void put_spread(gm_str *out, const gm_report *r, int m)
+static void put_spread(gm_str *out, const gm_run_report *r, int m)
 {
     const gm_spread *v = &r->f->spread[m];
     char label[96], word[32];
@@ -143,7 +143,7 @@ typedef struct speculation {
     int n;
 } speculation;
 
-static speculation speculation_of(const gm_report *r)
+static speculation speculation_of(const gm_run_report *r)
 {
     const gm_counters *a = r->before, *b = r->after;
     speculation v = {.drafts = b->drafts - a->drafts,
@@ -158,7 +158,7 @@ static speculation speculation_of(const gm_report *r)
     return v;
 }
 
-static void put_speculation(gm_str *out, const gm_report *r)
+static void put_speculation(gm_str *out, const gm_run_report *r)
 {
     speculation v = speculation_of(r);
     char label[32];
@@ -191,13 +191,13 @@ static double ms(int64_t ns)
     return (double)ns * 1e-6;
 }
 
-static double cpu_percent(const gm_report *r)
+static double cpu_percent(const gm_run_report *r)
 {
     return r->f->duration_s > 0 ? 100 * r->run->cpu_s / r->f->duration_s : 0;
 }
 
 /* How many prompts the server counted otherwise than asked, and the worst difference. */
-static int64_t miscounted(const gm_report *r, int64_t *worst)
+static int64_t miscounted(const gm_run_report *r, int64_t *worst)
 {
     int64_t n = 0;
     *worst = 0;
@@ -211,14 +211,14 @@ static int64_t miscounted(const gm_report *r, int64_t *worst)
     return n;
 }
 
-static double prefix_share(const gm_report *r)
+static double prefix_share(const gm_run_report *r)
 {
     double q = r->after->prefix_queries - r->before->prefix_queries;
     return q > 0 ? (r->after->prefix_hits - r->before->prefix_hits) / q : 0;
 }
 
 /* What the measuring itself was like; behind the report proper, so that programs that read that one see no difference. */
-static void put_client(gm_str *out, const gm_report *r)
+static void put_client(gm_str *out, const gm_run_report *r)
 {
     const gm_figures *f = r->f;
     int64_t worst;
@@ -237,7 +237,7 @@ static void put_client(gm_str *out, const gm_report *r)
     if (f->cached_tokens >= 0) put_int(out, "Cached prompt tokens (usage):", f->cached_tokens);
 }
 
-static void put_warnings(gm_str *out, const gm_report *r)
+static void put_warnings(gm_str *out, const gm_run_report *r)
 {
     const gm_figures *f = r->f;
     int64_t worst, n = r->counted_prompts ? miscounted(r, &worst) : 0;
@@ -271,7 +271,7 @@ static void put_warnings(gm_str *out, const gm_report *r)
                       prompt, output, (long long)f->input_tokens, (long long)f->output_tokens);
 }
 
-void gm_report_text(const gm_report *r, gm_str *out)
+void gm_run_report_text(const gm_run_report *r, gm_str *out)
 {
     const gm_figures *f = r->f;
     bool shown[GM_METRIC_COUNT];
@@ -355,7 +355,7 @@ static char *trimmed(const char *p, size_t n)
     return buf;
 }
 
-static void put_setup(gm_str *out, const gm_report *r)
+static void put_setup(gm_str *out, const gm_run_report *r)
 {
     const gm_settings *s = r->s;
     size_t i;
@@ -402,7 +402,7 @@ static void put_text(gm_str *out, const char *text)
 typedef enum column { C_INPUT, C_OUTPUT, C_TTFT, C_GAPS, C_START, C_TEXT, C_ERROR, C_COUNT } column;
 
 /* One list with an entry a request, failed ones included: their figures are 0. */
-static void put_column(gm_str *out, const gm_report *r, const char *name, column c)
+static void put_column(gm_str *out, const gm_run_report *r, const char *name, column c)
 {
     key(out, name);
     gm_str_putc(out, '[');
@@ -423,7 +423,7 @@ static void put_column(gm_str *out, const gm_report *r, const char *name, column
     gm_str_putc(out, ']');
 }
 
-static void put_spread_keys(gm_str *out, const gm_report *r, int m)
+static void put_spread_keys(gm_str *out, const gm_run_report *r, int m)
 {
     const gm_spread *v = &r->f->spread[m];
     char name[96], word[32];
@@ -440,7 +440,7 @@ static void put_spread_keys(gm_str *out, const gm_report *r, int m)
     }
 }
 
-static void put_speculation_keys(gm_str *out, const gm_report *r)
+static void put_speculation_keys(gm_str *out, const gm_run_report *r)
 {
     speculation v = speculation_of(r);
     if (!v.any) return;
@@ -458,7 +458,7 @@ static void put_speculation_keys(gm_str *out, const gm_report *r)
     gm_str_putc(out, ']');
 }
 
-static void put_client_keys(gm_str *out, const gm_report *r)
+static void put_client_keys(gm_str *out, const gm_run_report *r)
 {
     int64_t worst;
     key_real(out, "client_mean_send_lateness_ms", r->f->late_mean_ms);
@@ -475,7 +475,7 @@ static void put_client_keys(gm_str *out, const gm_report *r)
     }
 }
 
-void gm_report_json(const gm_report *r, gm_str *out)
+void gm_run_report_json(const gm_run_report *r, gm_str *out)
 {
     const gm_figures *f = r->f;
     bool shown[GM_METRIC_COUNT];
@@ -515,7 +515,7 @@ void gm_report_json(const gm_report *r, gm_str *out)
     gm_str_putc(out, '}');
 }
 
-void gm_report_file_name(const gm_report *r, gm_str *out)
+void gm_run_report_file_name(const gm_run_report *r, gm_str *out)
 {
     const gm_settings *s = r->s;
     const char *slash = strrchr(r->model_id, '/'), *model = slash ? slash + 1 : r->model_id;

@@ -1,6 +1,7 @@
 /* glimmer bench serve | grid */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -31,6 +32,19 @@ static int failed(const char *what, gm_status st, const gm_error *err)
     return st == GM_ECANCELED ? 130 : st == GM_EARG ? 2 : 1;
 }
 
+static bool is_set(const char *name)
+{
+    const char *v = getenv(name);
+    return v && *v;
+}
+
+static gm_bench_env environment(void)
+{
+    return (gm_bench_env){.api_key = getenv("OPENAI_API_KEY"),
+                          .proxy = is_set("http_proxy") || is_set("all_proxy") || is_set("ALL_PROXY"),
+                          .stop = &stopped};
+}
+
 static int bench_serve(int argc, char **argv)
 {
     gm_settings s;
@@ -54,7 +68,8 @@ static int bench_serve(int argc, char **argv)
     printf("Namespace(%s)\n", gm_str_c(&text));
     gm_str_fini(&text);
     catch_signals();
-    gm_status st = gm_bench_serve(&s, &stopped, &completed, &err);
+    gm_bench_env env = environment();
+    gm_status st = gm_bench_serve(&s, &env, &completed, &err);
     gm_settings_fini(&s);
     if (st) return failed("serve", st, &err);
     return completed > 0 ? 0 : 1;
