@@ -38,7 +38,7 @@ asan tsan:
 	@tools/install-deps.sh --ci
 	@cmake --preset $@ >/dev/null
 	@cmake --build build-$@ --parallel $(JOBS)
-	@cd build-$@ && ctest --output-on-failure --parallel $(JOBS) $(if $(filter tsan,$@),-L threads,-LE slow)
+	@cd build-$@ && ctest --output-on-failure --parallel $(JOBS) $(if $(filter tsan,$@),-L threads)
 
 fuzz:
 	@tools/install-deps.sh --ci

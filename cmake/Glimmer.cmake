@@ -94,7 +94,11 @@ function(gm_folder NAME)
     target_compile_definitions(${n} PRIVATE GM_FIXTURES="${CMAKE_SOURCE_DIR}/tests/fixtures"
       GM_MODELS="${CMAKE_SOURCE_DIR}/models")
     add_test(NAME ${NAME}.${n} COMMAND ${n})
-    set_tests_properties(${NAME}.${n} PROPERTIES TIMEOUT 600 SKIP_RETURN_CODE 77)
+    set_tests_properties(${NAME}.${n} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77)
+    # `make tsan` runs those in which threads meet.
+    if(NAME MATCHES "^(device|engine|server)$")
+      set_tests_properties(${NAME}.${n} PROPERTIES LABELS threads)
+    endif()
   endforeach()
   foreach(b ${benches})
     get_filename_component(n ${b} NAME_WE)
