@@ -53,6 +53,7 @@ static inline vf vf_round_int(vf v)
 
 /* v * 2^n, n integral; no overflow on the way. */
 static inline vf vf_scale2(vf v, vf n) { return _mm512_scalef_ps(v, n); }
+static inline vf vf_scale2_mid(vf v, vf n) { return _mm512_scalef_ps(v, n); }
 
 static inline vf vf_from_bf16(__m256i h)
 {
@@ -167,6 +168,13 @@ static inline vf vf_scale2(vf v, vf n)
     __m256i a = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
     __m256i b = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(i, half), bias), 23);
     return _mm256_mul_ps(_mm256_mul_ps(v, _mm256_castsi256_ps(a)), _mm256_castsi256_ps(b));
+}
+
+/* |n| <= 126. */
+static inline vf vf_scale2_mid(vf v, vf n)
+{
+    __m256i power = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
+    return _mm256_mul_ps(v, _mm256_castsi256_ps(power));
 }
 
 static inline vf vf_from_bf16(__m128i h)
@@ -288,10 +296,9 @@ static inline float vf_sum(vf v)
     return _mm_cvtss_f32(_mm_add_ss(a, _mm_movehdup_ps(a)));
 }
 
-static inline vf vf_exp(vf x)
+/* e^(x - n ln 2) for the nearest n. */
+static inline vf vf_exp_rest(vf x, vf n)
 {
-    x = vf_min(vf_set1(89.0f), vf_max(vf_set1(-104.0f), x)); /* NaN is the second operand and stays */
-    vf n = vf_round_int(vf_mul(x, vf_set1(1.44269504088896341f)));
     vf r = vf_fnma(n, vf_set1(-2.12194440e-4f), vf_fnma(n, vf_set1(0.693359375f), x));
     vf p = vf_set1(1.9875691500e-4f);
     p = vf_fma(p, r, vf_set1(1.3981999507e-3f));
@@ -300,13 +307,29 @@ static inline vf vf_exp(vf x)
     p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
     p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
     p = vf_fma(p, vf_mul(r, r), r);
-    return vf_scale2(vf_add(p, vf_set1(1.0f)), n);
+    return vf_add(p, vf_set1(1.0f));
 }
 
+static inline vf vf_exp(vf x)
+{
+    x = vf_min(vf_set1(89.0f), vf_max(vf_set1(-104.0f), x)); /* NaN is the second operand and stays */
+    vf n = vf_round_int(vf_mul(x, vf_set1(1.44269504088896341f)));
+    return vf_scale2(vf_exp_rest(x, n), n);
+}
+
+/* The same for arguments that are cut to -87 .. 87: never 0 nor infinity, and quicker. */
+static inline vf vf_exp_mid(vf x)
+{
+    x = vf_min(vf_set1(87.0f), vf_max(vf_set1(-87.0f), x));
+    vf n = vf_round_int(vf_mul(x, vf_set1(1.44269504088896341f)));
+    return vf_scale2_mid(vf_exp_rest(x, n), n);
+}
+
+/* Below -87 it stays at 1.6e-38. */
 static inline vf vf_sigmoid(vf x)
 {
     vf one = vf_set1(1.0f);
-    return vf_div(one, vf_add(one, vf_exp(vf_sub(vf_zero(), x))));
+    return vf_div(one, vf_add(one, vf_exp_mid(vf_sub(vf_zero(), x))));
 }
 
 /* to[c * ld_to + r] = from[r * ld + c] for 8 x 8 values. */

@@ -4,32 +4,44 @@
 #include "ops/kda_conv/kda_conv_internal.h"
 #include "ops/simd.h"
 
-/* Up to GM_VF channels of one slice: the window of K inputs lives in registers while the tokens go by. n < GM_VF at
- * the right edge only; lanes outside compute on zeros and are not stored. */
+/* A block of channels of one slice: the last K inputs lie in a ring of rows in L1, beside the taps turned to
+ * [tap][channel]. Rows of x and y are read and written a kilobyte at a time: token strides are large powers of two, and
+ * narrower walks would fight for the same cache sets. Bound by memory with a prompt, by the sigmoid otherwise. */
+enum { RING = GM_KDA_TAPS_MAX, BLOCK = GM_KDA_CONV_BLOCK };
+
+typedef struct window {
+    float taps[GM_KDA_TAPS_MAX][BLOCK], ring[RING][BLOCK]; /* input of time t in row t % RING */
+} window;
+
 static inline vf load_x(const float *p, int64_t n)
 {
-    return n == GM_VF ? vf_load(p) : vf_load_n(p, n);
+    return n >= GM_VF ? vf_load(p) : vf_load_n(p, n);
+}
+
+static inline void store_y(float *p, vf v, int64_t n)
+{
+    if (n >= GM_VF) vf_store(p, v);
+    else vf_store_n(p, v, n);
 }
 
 static inline vf load_state(const uint8_t *state, int64_t at, bool bf16, int64_t n)
 {
-    if (bf16) return n == GM_VF ? vf_load_bf16(state + 2 * at) : vf_load_bf16_n(state + 2 * at, n);
+    if (bf16) return n >= GM_VF ? vf_load_bf16(state + 2 * at) : vf_load_bf16_n(state + 2 * at, n);
     return load_x((const float *)(const void *)(state + 4 * at), n);
 }
 
 static inline void store_state(uint8_t *state, int64_t at, vf v, bool bf16, int64_t n)
 {
-    float *f = (float *)(void *)(state + 4 * at);
-    if (bf16 && n == GM_VF) vf_store_bf16(state + 2 * at, v);
-    else if (bf16) vf_store_bf16_n(state + 2 * at, v, n);
-    else if (n == GM_VF) vf_store(f, v);
-    else vf_store_n(f, v, n);
+    if (!bf16) store_y((float *)(void *)(state + 4 * at), v, n);
+    else if (n >= GM_VF) vf_store_bf16(state + 2 * at, v);
+    else vf_store_bf16_n(state + 2 * at, v, n);
 }
 
-/* Four taps of GM_VF channels, from [channel][tap] to [tap][channel]. */
-static inline void turn_taps(const float *w, float taps[][GM_VF])
+/* w [n][K] to [K][n]. */
+static inline void turn_taps(const float *w, int64_t n, int K, float taps[][BLOCK])
 {
-    for (int i = 0; i < GM_VF; i += 4) {
+    int64_t i = 0;
+    for (; K == 4 && i + 4 <= n; i += 4) {
         __m128 a = _mm_loadu_ps(w + 4 * i), b = _mm_loadu_ps(w + 4 * i + 4);
         __m128 c = _mm_loadu_ps(w + 4 * i + 8), d = _mm_loadu_ps(w + 4 * i + 12);
         _MM_TRANSPOSE4_PS(a, b, c, d);
@@ -38,52 +50,50 @@ static inline void turn_taps(const float *w, float taps[][GM_VF])
         _mm_storeu_ps(taps[2] + i, c);
         _mm_storeu_ps(taps[3] + i, d);
     }
+    for (; i < n; i++)
+        for (int j = 0; j < K; j++) taps[j][i] = w[i * K + j];
 }
 
 static inline __attribute__((always_inline)) void walk(const gm_kda_conv_args *a, const gm_slice *s, int64_t c,
-                                                       int64_t n, int K)
+                                                       int64_t n, int K, window *m)
 {
     uint8_t *state = a->state + s->slot.id * a->slot_stride;
-    vf tap[GM_KDA_TAPS_MAX], window[GM_KDA_TAPS_MAX];
-    float taps[GM_KDA_TAPS_MAX][GM_VF] = {{0}};
-    if (K == 4 && n == GM_VF) {
-        turn_taps(a->w + c * 4, taps);
-    } else {
-        for (int j = 0; j < K; j++)
-            for (int64_t i = 0; i < n; i++) taps[j][i] = a->w[(c + i) * K + j];
+    turn_taps(a->w + c * K, n, K, m->taps);
+    for (int j = 0; j < K - 1; j++) /* times -(K-1) .. -1 */
+        for (int64_t i = 0; i < n; i += GM_VF)
+            vf_store(m->ring[(j - (K - 1) + RING) % RING] + i,
+                     s->begin.tok > 0 ? load_state(state, j * (int64_t)a->channels + c + i, a->bf16, n - i) : vf_zero());
+    for (int64_t t = 0; t < s->n.tok; t++) {
+        const float *x = a->x + (s->token_begin + t) * a->ldx + c, *past[GM_KDA_TAPS_MAX];
+        float *y = a->y + (s->token_begin + t) * a->ldy + c, *now = m->ring[t % RING];
+        for (int j = 0; j < K; j++) past[j] = m->ring[(t - (K - 1) + j + RING) % RING];
+        for (int64_t i = 0; i < n; i += GM_VF) {
+            vf v = load_x(x + i, n - i), sum = vf_zero();
+            if (a->bf16) v = vf_round_bf16(v);
+            vf_store(now + i, v);
+            for (int j = 0; j < K - 1; j++) sum = vf_fma(vf_load(m->taps[j] + i), vf_load(past[j] + i), sum);
+            sum = vf_fma(vf_load(m->taps[K - 1] + i), v, sum);
+            store_y(y + i, vf_mul(sum, vf_sigmoid(sum)), n - i);
+        }
     }
-    for (int j = 0; j < K; j++) {
-        tap[j] = vf_load(taps[j]);
-        window[j] = vf_zero();
-    }
-    if (s->begin.tok > 0)
-        for (int j = 0; j < K - 1; j++) window[j + 1] = load_state(state, j * (int64_t)a->channels + c, a->bf16, n);
-    for (int64_t r = s->token_begin; r < s->token_begin + s->n.tok; r++) {
-        vf x = load_x(a->x + r * a->ldx + c, n), sum = vf_zero();
-        for (int j = 0; j < K - 1; j++) window[j] = window[j + 1];
-        window[K - 1] = a->bf16 ? vf_round_bf16(x) : x;
-        for (int j = 0; j < K; j++) sum = vf_fma(tap[j], window[j], sum);
-        vf y = vf_mul(sum, vf_sigmoid(sum));
-        if (n == GM_VF) vf_store(a->y + r * a->ldy + c, y);
-        else vf_store_n(a->y + r * a->ldy + c, y, n);
-    }
-    for (int j = 0; j < K - 1; j++) store_state(state, j * (int64_t)a->channels + c, window[j + 1], a->bf16, n);
+    for (int j = 0; j < K - 1; j++)
+        for (int64_t i = 0; i < n; i += GM_VF)
+            store_state(state, j * (int64_t)a->channels + c + i,
+                        vf_load(m->ring[(s->n.tok - (K - 1) + j + RING) % RING] + i), a->bf16, n - i);
 }
 
 void GM_VARIANT(gm_kda_conv)(const void *args, int64_t begin, int64_t end, int worker)
 {
     (void)worker;
     const gm_kda_conv_args *a = args;
-    int64_t blocks = ((int64_t)a->channels + GM_KDA_CONV_BLOCK - 1) / GM_KDA_CONV_BLOCK;
+    int64_t blocks = ((int64_t)a->channels + BLOCK - 1) / BLOCK;
+    window m;
+    memset(&m, 0, sizeof m); /* lanes behind the last channel compute on zeros */
     for (int64_t item = begin; item < end; item++) {
         const gm_slice *s = &a->rows->slices[item / blocks];
-        int64_t c = item % blocks * GM_KDA_CONV_BLOCK;
-        int64_t last = c + GM_KDA_CONV_BLOCK < a->channels ? c + GM_KDA_CONV_BLOCK : a->channels;
-        for (; c < last; c += GM_VF) {
-            int64_t n = last - c < GM_VF ? last - c : GM_VF;
-            if (a->taps == 4 && n == GM_VF) walk(a, s, c, GM_VF, 4);
-            else walk(a, s, c, n, a->taps);
-        }
+        int64_t c = item % blocks * BLOCK, n = a->channels - c < BLOCK ? a->channels - c : BLOCK;
+        if (a->taps == 4) walk(a, s, c, n, 4, &m);
+        else walk(a, s, c, n, a->taps, &m);
     }
 }
 

@@ -16,7 +16,7 @@ static inline void normalise(float *x, int64_t d, float scale)
 
 static inline vf decay_of(vf f, vf bias, vf rate, vf lower)
 {
-    return vf_exp(vf_mul(lower, vf_sigmoid(vf_mul(rate, vf_add(f, bias)))));
+    return vf_exp_mid(vf_mul(lower, vf_sigmoid(vf_mul(rate, vf_add(f, bias)))));
 }
 
 void GM_VARIANT(gm_kda_prep)(const void *args, int64_t begin, int64_t end, int worker)

@@ -9,10 +9,12 @@
  * it is worked on where it is.
  *
  * Per token two passes over the block, with kg_i = k_i decay_i:
- *   u = sum kg_i S_i (even and odd i apart, then added);   S_i = decay_i S_i + k_i step;   o = sum q_i S_i
+ *   u = sum kg_i S_i;   S_i = decay_i S_i + k_i step;   o = sum q_i S_i
+ * Rows go to U_SUMS (O_SUMS) sums in turn, which are added at the end: eight (four) chains of multiply-adds are needed to
+ * keep the units busy.
  * The order of a column's sums depends on nothing else. Bound by multiply-adds with a prompt, by reading and writing
  * the state with single tokens. */
-enum { NV = GM_KDA_SCAN_COLS / GM_VF, COPY_TOKENS = 4 };
+enum { NV = GM_KDA_SCAN_COLS / GM_VF, U_SUMS = 8 / NV, O_SUMS = 4 / NV, COPY_TOKENS = 4 };
 
 static inline vf load_col(const float *p, int64_t left)
 {
@@ -36,31 +38,39 @@ static inline __attribute__((always_inline)) void token(const gm_kda_scan_args *
     for (; i + GM_VF <= D; i += GM_VF) vf_store(kg + i, vf_mul(vf_load(k + i), vf_load(decay + i)));
     for (; i < D; i++) kg[i] = k[i] * decay[i];
 
-    vf u[NV], w[NV], o[NV], step[NV], beta = vf_set1(a->beta[r * a->n_heads + h]);
-    for (int x = 0; x < NV; x++) u[x] = w[x] = o[x] = vf_zero();
-    for (i = 0; i + 2 <= D; i += 2) {
-        vf k0 = vf_set1(kg[i]), k1 = vf_set1(kg[i + 1]);
-        for (int x = 0; x < NV; x++) {
-            u[x] = vf_fma(k0, load_col(S + i * ld + x * GM_VF, cols - x * GM_VF), u[x]);
-            w[x] = vf_fma(k1, load_col(S + (i + 1) * ld + x * GM_VF, cols - x * GM_VF), w[x]);
-        }
+    vf u[U_SUMS][NV], o[O_SUMS][NV], step[NV], beta = vf_set1(a->beta[r * a->n_heads + h]);
+    for (int x = 0; x < NV; x++) {
+        for (int y = 0; y < U_SUMS; y++) u[y][x] = vf_zero();
+        for (int y = 0; y < O_SUMS; y++) o[y][x] = vf_zero();
     }
+    for (i = 0; i + U_SUMS <= D; i += U_SUMS)
+        for (int y = 0; y < U_SUMS; y++) {
+            vf ki = vf_set1(kg[i + y]);
+            for (int x = 0; x < NV; x++)
+                u[y][x] = vf_fma(ki, load_col(S + (i + y) * ld + x * GM_VF, cols - x * GM_VF), u[y][x]);
+        }
     for (; i < D; i++)
         for (int x = 0; x < NV; x++)
-            u[x] = vf_fma(vf_set1(kg[i]), load_col(S + i * ld + x * GM_VF, cols - x * GM_VF), u[x]);
-    for (int x = 0; x < NV; x++)
-        step[x] = vf_mul(beta, vf_sub(load_col(v + x * GM_VF, cols - x * GM_VF), vf_add(u[x], w[x])));
-    for (i = 0; i < D; i++) {
-        vf g = vf_set1(decay[i]), ki = vf_set1(k[i]), qi = vf_set1(q[i]);
-        for (int x = 0; x < NV; x++) {
-            float *at = S + i * ld + x * GM_VF;
-            vf t = vf_fma(ki, step[x], vf_mul(g, load_col(at, cols - x * GM_VF)));
-            store_col(at, t, cols - x * GM_VF);
-            o[x] = vf_fma(qi, t, o[x]);
-        }
+            u[0][x] = vf_fma(vf_set1(kg[i]), load_col(S + i * ld + x * GM_VF, cols - x * GM_VF), u[0][x]);
+    for (int x = 0; x < NV; x++) {
+        for (int y = 1; y < U_SUMS; y++) u[0][x] = vf_add(u[0][x], u[y][x]);
+        step[x] = vf_mul(beta, vf_sub(load_col(v + x * GM_VF, cols - x * GM_VF), u[0][x]));
     }
+    for (i = 0; i < D; i += O_SUMS)
+        for (int y = 0; y < O_SUMS && i + y < D; y++) {
+            vf g = vf_set1(decay[i + y]), ki = vf_set1(k[i + y]), qi = vf_set1(q[i + y]);
+            for (int x = 0; x < NV; x++) {
+                float *at = S + (i + y) * ld + x * GM_VF;
+                vf t = vf_fma(ki, step[x], vf_mul(g, load_col(at, cols - x * GM_VF)));
+                store_col(at, t, cols - x * GM_VF);
+                o[y][x] = vf_fma(qi, t, o[y][x]);
+            }
+        }
     float *out = a->o + (r * a->n_heads + h) * D + col;
-    for (int x = 0; x < NV; x++) store_col(out + x * GM_VF, o[x], cols - x * GM_VF);
+    for (int x = 0; x < NV; x++) {
+        for (int y = 1; y < O_SUMS; y++) o[0][x] = vf_add(o[0][x], o[y][x]);
+        store_col(out + x * GM_VF, o[0][x], cols - x * GM_VF);
+    }
 }
 
 void GM_VARIANT(gm_kda_scan)(const void *args, int64_t begin, int64_t end, int worker)

@@ -71,11 +71,12 @@ static void run_rows(void *ctx, int64_t begin, int64_t end, int worker)
     j->impl->part(&p);
 }
 
-/* Rows that are worth a thread; whole register tiles and whole cache lines of y. */
-static int64_t row_grain(int64_t k, int64_t n)
+/* Rows that are worth a thread: 16 thousand weights at least, whole register tiles (or, where there are rows enough for
+ * all threads, panels) and some cache lines of y. */
+static int64_t row_grain(const gm_linear_args *a, int64_t n)
 {
-    int64_t rows = 65536 / (k * n) + 1;
-    int64_t unit = n > 4 ? 24 : 8;
+    int64_t unit = n > 4 && a->w->rows >= 48 * (int64_t)gm_device_threads(a->dev) ? 24 : 8;
+    int64_t rows = 16384 / (a->w->cols * n) + 1;
     return (rows + unit - 1) / unit * unit;
 }
 
@@ -87,7 +88,7 @@ static void run_one_group(job *j)
         j->t_begin = t;
         j->n = a->n - t < GM_LINEAR_TOKENS ? a->n - t : GM_LINEAR_TOKENS;
         if (j->round) gm_device_parallel(a->dev, j->n, gm_grain(k), round_rows, j);
-        gm_device_parallel(a->dev, a->w->rows, row_grain(k, j->n), run_rows, j);
+        gm_device_parallel(a->dev, a->w->rows, row_grain(a, j->n), run_rows, j);
     }
 }
 

@@ -13,8 +13,11 @@ void gm_mhc_pre(const gm_mhc_pre_args *a)
     float m[GM_MHC_TOKENS * GM_MHC_VALUES_MAX];
     gm_isa isa = gm_variant_pick(GM_OP_mhc_pre, a->dev, PRE);
     for (int32_t t = 0; t < a->n; t += GM_MHC_TOKENS) {
-        gm_mhc_pre_job j = {a, t, a->n - t < GM_MHC_TOKENS ? a->n - t : GM_MHC_TOKENS, m};
-        gm_items_run(a->dev, DOT[isa], &j, n_values, gm_grain((int64_t)a->fn->cols * j.n / 2));
+        /* Few tokens: small items, to share the reading of fn among all threads. Many: fewer reads of h. */
+        int32_t group = a->n >= 16 ? 6 : n_values / gm_device_threads(a->dev) >= 3 ? 3 : 1;
+        gm_mhc_pre_job j = {a, t, a->n - t < GM_MHC_TOKENS ? a->n - t : GM_MHC_TOKENS, m, group};
+        int64_t groups = (n_values + j.group - 1) / j.group, tiles = (j.n + GM_MHC_TILE - 1) / GM_MHC_TILE;
+        gm_items_run(a->dev, DOT[isa], &j, groups * tiles, gm_grain((int64_t)a->fn->cols * j.group / 2));
         gm_items_run(a->dev, PRE[isa], &j, j.n, gm_grain((int64_t)a->fn->cols));
     }
 }

@@ -4,7 +4,7 @@
 #include "ops/mhc_mix/mhc_mix.h"
 #include "ops/variant.h"
 
-enum { GM_MHC_VALUES_MAX = GM_STREAMS_MAX * (2 + GM_STREAMS_MAX), GM_MHC_TOKENS = 64 };
+enum { GM_MHC_VALUES_MAX = GM_STREAMS_MAX * (2 + GM_STREAMS_MAX), GM_MHC_TOKENS = 64, GM_MHC_TILE = 4 };
 
 /* gm_mhc_pre goes in two phases over at most GM_MHC_TOKENS tokens, because with few tokens the product with fn is
  * most of the work and must be shared by all threads. m [n][S*(2+S)]: fn f, not yet normalised. */
@@ -12,9 +12,10 @@ typedef struct gm_mhc_pre_job {
     const gm_mhc_pre_args *a;
     int32_t t_begin, n;
     float *m;
+    int32_t group; /* values of fn in an item */
 } gm_mhc_pre_job;
 
-/* args: gm_mhc_pre_job. Items: values of fn (rows of it) for all tokens of the job. */
+/* args: gm_mhc_pre_job. Items: groups of values (rows of fn), for GM_MHC_TILE tokens after GM_MHC_TILE tokens. */
 gm_items_fn gm_mhc_dot_ref, gm_mhc_dot_avx2, gm_mhc_dot_avx512;
 /* args: gm_mhc_pre_job. Items: tokens of the job; from m to y, post, comb. */
 gm_items_fn gm_mhc_pre_ref, gm_mhc_pre_avx2, gm_mhc_pre_avx512;

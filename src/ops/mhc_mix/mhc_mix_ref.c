@@ -7,23 +7,28 @@ static float sigmoid(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
+static float dot(const gm_matrix *fn, int64_t v, const float *f)
+{
+    float sum = 0;
+    for (int32_t k = 0; k < fn->cols; k++) {
+        int64_t at = v * fn->cols + k;
+        float w = fn->dtype == GM_F32 ? ((const float *)fn->data)[at] : gm_bf16_to_f32(((const uint16_t *)fn->data)[at]);
+        sum += w * f[k];
+    }
+    return sum;
+}
+
 void gm_mhc_dot_ref(const void *args, int64_t begin, int64_t end, int worker)
 {
     (void)worker;
     const gm_mhc_pre_job *j = args;
     const gm_matrix *fn = j->a->fn;
-    for (int32_t t = 0; t < j->n; t++) {
-        const float *f = j->a->h + (int64_t)(j->t_begin + t) * fn->cols;
-        for (int64_t v = begin; v < end; v++) {
-            float sum = 0;
-            for (int32_t k = 0; k < fn->cols; k++) {
-                int64_t at = v * fn->cols + k;
-                float w = fn->dtype == GM_F32 ? ((const float *)fn->data)[at]
-                                              : gm_bf16_to_f32(((const uint16_t *)fn->data)[at]);
-                sum += w * f[k];
-            }
-            j->m[t * fn->rows + v] = sum;
-        }
+    int64_t groups = (fn->rows + j->group - 1) / j->group;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t v0 = item % groups * j->group, t0 = item / groups * GM_MHC_TILE;
+        for (int64_t t = t0; t < j->n && t < t0 + GM_MHC_TILE; t++)
+            for (int64_t v = v0; v < fn->rows && v < v0 + j->group; v++)
+                j->m[t * fn->rows + v] = dot(fn, v, j->a->h + (j->t_begin + t) * fn->cols);
     }
 }
 

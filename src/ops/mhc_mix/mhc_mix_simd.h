@@ -1,5 +1,5 @@
 /* The body of mhc_mix_avx2.c and mhc_mix_avx512.c. The product with fn (a megabyte and a half of F32 at S 4, d 4096) is
- * bound by reading fn where tokens are few: tiles of 1 to 4 tokens by 2 values. */
+ * bound by reading fn where tokens are few, by multiply-adds otherwise: tiles of 1 to 4 tokens by 1 to 3 values. */
 #ifndef GM_OPS_MHC_MIX_SIMD_H
 #define GM_OPS_MHC_MIX_SIMD_H
 
@@ -26,11 +26,11 @@ INLINE void dot_tile(const gm_mhc_pre_job *j, int64_t t, int64_t v, int nt, int 
     const gm_matrix *fn = j->a->fn;
     int64_t K = fn->cols, k = 0;
     const float *f = j->a->h + (j->t_begin + t) * K;
-    vf acc[4][2];
+    vf acc[4][3];
     for (int x = 0; x < nt; x++)
         for (int i = 0; i < nv; i++) acc[x][i] = vf_zero();
     for (; k + GM_VF <= K; k += GM_VF) {
-        vf w[2];
+        vf w[3];
         for (int i = 0; i < nv; i++) w[i] = fn_at(fn, (v + i) * K + k);
         for (int x = 0; x < nt; x++) {
             vf fx = vf_load(f + x * K + k);
@@ -47,19 +47,25 @@ INLINE void dot_tile(const gm_mhc_pre_job *j, int64_t t, int64_t v, int nt, int 
         for (int i = 0; i < nv; i++) j->m[(t + x) * fn->rows + v + i] = vf_sum(acc[x][i]);
 }
 
+INLINE void dot_values(const gm_mhc_pre_job *j, int64_t t, int64_t v, int nv)
+{
+    int64_t left = j->n - t;
+    if (left >= 4) dot_tile(j, t, v, 4, nv);
+    else if (left == 3) dot_tile(j, t, v, 3, nv);
+    else if (left == 2) dot_tile(j, t, v, 2, nv);
+    else dot_tile(j, t, v, 1, nv);
+}
+
 void GM_VARIANT(gm_mhc_dot)(const void *args, int64_t begin, int64_t end, int worker)
 {
     (void)worker;
     const gm_mhc_pre_job *j = args;
-    for (int64_t t = 0; t < j->n; t += 4) {
-        int64_t left = j->n - t, v = begin;
-        for (; v + 2 <= end; v += 2) {
-            if (left >= 4) dot_tile(j, t, v, 4, 2);
-            else if (left == 3) dot_tile(j, t, v, 3, 2);
-            else if (left == 2) dot_tile(j, t, v, 2, 2);
-            else dot_tile(j, t, v, 1, 2);
-        }
-        for (int64_t x = 0; v < end && x < left && x < 4; x++) dot_tile(j, t + x, v, 1, 1);
+    int64_t rows = j->a->fn->rows, groups = (rows + j->group - 1) / j->group;
+    for (int64_t item = begin; item < end; item++) {
+        int64_t v = item % groups * j->group, t = item / groups * GM_MHC_TILE;
+        int64_t last = v + j->group < rows ? v + j->group : rows;
+        for (; v + 3 <= last; v += 3) dot_values(j, t, v, 3);
+        for (; v < last; v++) dot_values(j, t, v, 1);
     }
 }
 

@@ -81,6 +81,6 @@ void gm_mla_attn(const gm_mla_attn_args *a)
     for (; j.row_begin < n; j.row_begin += wave) {
         int64_t rows = n - j.row_begin < wave ? n - j.row_begin : wave;
         gm_items_run(a->dev, UNITS[isa], &j, rows * units, 1);
-        gm_items_run(a->dev, MERGE[isa], &j, rows * j.head_groups, 1);
+        gm_items_run(a->dev, MERGE[isa], &j, rows * a->n_heads, 2);
     }
 }

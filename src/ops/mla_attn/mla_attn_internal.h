@@ -9,7 +9,7 @@
 #include "ops/mla_attn/mla_attn.h"
 #include "ops/variant.h"
 
-enum { GM_MLA_HEADS = 32, GM_MLA_SPLIT = 256, GM_MLA_BLOCK = 32, GM_MLA_REF_KEYS = 32,
+enum { GM_MLA_HEADS = 32, GM_MLA_SPLIT = 128, GM_MLA_BLOCK = 32, GM_MLA_REF_KEYS = 32,
        GM_MLA_SKEW = 16 /* floats behind a panel row: rows of 2 KiB would share their cache sets */ };
 
 typedef struct gm_mla_job {
@@ -48,7 +48,7 @@ gm_items_fn gm_mla_attn_ref;
 gm_items_fn gm_mla_rows_avx2, gm_mla_rows_avx512;
 /* Items: splits, head group after head group, row after row from row_begin. To parts. */
 gm_items_fn gm_mla_units_avx2, gm_mla_units_avx512;
-/* Items: head groups, row after row from row_begin. From parts to o. */
+/* Items: heads, row after row from row_begin. From parts to o. */
 gm_items_fn gm_mla_merge_avx2, gm_mla_merge_avx512;
 
 /* A worker's room, in bytes from its start; every piece is 64-byte aligned. */

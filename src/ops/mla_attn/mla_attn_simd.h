@@ -184,40 +184,34 @@ static unit unit_of(const gm_mla_job *j, int64_t r, int64_t group, int worker)
     return u;
 }
 
-/* Merge the unit's result `from` into the row's `to`, for the keys before it. */
-static void merge(const unit *u, float *to, const float *from)
+/* Merge head h of the unit's result `from` into the row's `to`, which holds the keys before it. */
+static void merge(const unit *u, float *to, const float *from, int64_t h)
 {
     float *max = to + HEADS * u->dp, *sum = max + HEADS;
     const float *max1 = from + HEADS * u->dp, *sum1 = max1 + HEADS;
-    for (int64_t h = 0; h < u->n_heads; h++) {
-        float m = max[h] > max1[h] ? max[h] : max1[h], base = m == -INFINITY ? 0.0f : m;
-        float a = expf(max[h] - base), b = expf(max1[h] - base);
-        vf va = vf_set1(a), vb = vf_set1(b);
-        for (int64_t x = 0; x < u->dp; x += GM_VF) {
-            float *o = to + h * u->dp + x;
-            vf_store(o, vf_fma(vf_load(from + h * u->dp + x), vb, vf_mul(vf_load(o), va)));
-        }
-        sum[h] = sum[h] * a + sum1[h] * b;
-        max[h] = m;
+    float m = max[h] > max1[h] ? max[h] : max1[h], base = m == -INFINITY ? 0.0f : m;
+    float a = expf(max[h] - base), b = expf(max1[h] - base);
+    vf va = vf_set1(a), vb = vf_set1(b);
+    for (int64_t x = 0; x < u->dp; x += GM_VF) {
+        float *o = to + h * u->dp + x;
+        vf_store(o, vf_fma(vf_load(from + h * u->dp + x), vb, vf_mul(vf_load(o), va)));
     }
+    sum[h] = sum[h] * a + sum1[h] * b;
+    max[h] = m;
 }
 
-static void finish(const unit *u, const float *part)
+static void finish(const unit *u, const float *part, int64_t h)
 {
-    int64_t d = u->a->cache.d_latent;
-    const float *sum = part + HEADS * u->dp + HEADS;
-    for (int64_t h = 0; h < u->n_heads; h++) {
-        float *o = u->a->o + (u->r * u->a->n_heads + u->head + h) * d;
-        if (u->n_keys == 0) {
-            memset(o, 0, (size_t)d * 4);
-            continue;
-        }
-        const float *from = part + h * u->dp;
-        vf s = vf_set1(sum[h]);
-        int64_t x = 0;
-        for (; x + GM_VF <= d; x += GM_VF) vf_store(o + x, vf_div(vf_load(from + x), s));
-        if (x < d) vf_store_n(o + x, vf_div(vf_load(from + x), s), d - x);
+    int64_t d = u->a->cache.d_latent, x = 0;
+    float *o = u->a->o + (u->r * u->a->n_heads + u->head + h) * d;
+    if (u->n_keys == 0) {
+        memset(o, 0, (size_t)d * 4);
+        return;
     }
+    const float *from = part + h * u->dp;
+    vf s = vf_set1(part[HEADS * u->dp + HEADS + h]);
+    for (; x + GM_VF <= d; x += GM_VF) vf_store(o + x, vf_div(vf_load(from + x), s));
+    if (x < d) vf_store_n(o + x, vf_div(vf_load(from + x), s), d - x);
 }
 
 /* One split of what the row attends to. */
@@ -239,9 +233,9 @@ void GM_VARIANT(gm_mla_rows)(const void *args, int64_t begin, int64_t end, int w
         float *next = u.o + gm_mla_part_floats(j->a->cache.d_latent);
         for (int64_t s = 0; s * GM_MLA_SPLIT < u.n_keys; s++) {
             run_split(&u, s, s ? next : u.o);
-            if (s) merge(&u, u.o, next);
+            for (int64_t h = 0; s && h < u.n_heads; h++) merge(&u, u.o, next, h);
         }
-        finish(&u, u.o);
+        for (int64_t h = 0; h < u.n_heads; h++) finish(&u, u.o, h);
     }
 }
 
@@ -259,12 +253,15 @@ void GM_VARIANT(gm_mla_units)(const void *args, int64_t begin, int64_t end, int 
 void GM_VARIANT(gm_mla_merge)(const void *args, int64_t begin, int64_t end, int worker)
 {
     const gm_mla_job *j = args;
-    int64_t floats = gm_mla_part_floats(j->a->cache.d_latent);
-    for (int64_t item = begin; item < end; item++) {
-        unit u = unit_of(j, j->row_begin + item / j->head_groups, item % j->head_groups, worker);
-        float *parts = j->parts + item * j->splits * floats;
-        for (int64_t s = 1; s * GM_MLA_SPLIT < u.n_keys; s++) merge(&u, parts, parts + s * floats);
-        finish(&u, parts);
+    int64_t floats = gm_mla_part_floats(j->a->cache.d_latent), H = j->a->n_heads;
+    for (int64_t item = begin; item < end;) {
+        int64_t row = item / H, group = item % H / HEADS;
+        unit u = unit_of(j, j->row_begin + row, group, worker);
+        float *parts = j->parts + (row * j->head_groups + group) * j->splits * floats;
+        for (int64_t h = item % H - u.head; h < u.n_heads && item < end; h++, item++) {
+            for (int64_t s = 1; s * GM_MLA_SPLIT < u.n_keys; s++) merge(&u, parts, parts + s * floats, h);
+            finish(&u, parts, h);
+        }
     }
 }
 
