@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cmd/cmd.h"
+#include "cmd/foresee.h"
 
 static void usage(FILE *to)
 {
@@ -11,7 +12,9 @@ static void usage(FILE *to)
           "  chat MODEL      talk to a model in the terminal\n"
           "  inspect MODEL   what a checkpoint holds, what is wrong with it, bytes per token and per sequence\n"
           "  bench serve     load a server and measure it; flags, report and JSON as in `vllm bench serve`\n"
-          "  bench grid FILE servers x shapes x concurrencies, one report\n\n"
+          "  bench grid FILE servers x shapes x concurrencies, one report\n"
+          "  plan MODEL      memory map, session ceilings and predicted speed of every layout of a machine\n"
+          "  simulate MODEL  a load through the scheduler and the cache on a virtual clock\n\n"
           "glimmer COMMAND --help shows the flags of a command; glimmer --version the version.\n",
           to);
 }
@@ -49,6 +52,8 @@ int main(int argc, char **argv)
     if (!strcmp(c, "chat")) return gm_cmd_chat(argc - 2, argv + 2);
     if (!strcmp(c, "inspect")) return gm_cmd_inspect(argc - 2, argv + 2);
     if (!strcmp(c, "bench")) return gm_cmd_bench(argc - 2, argv + 2);
+    if (!strcmp(c, "plan")) return gm_cmd_plan(argc - 2, argv + 2);
+    if (!strcmp(c, "simulate")) return gm_cmd_simulate(argc - 2, argv + 2);
     if (!strcmp(c, "--version")) {
         puts("glimmer " GM_VERSION);
         return 0;

@@ -7,7 +7,7 @@
 struct gm_kv {
     gm_page_pool *pages;
     gm_state_pool *slots;
-    int32_t page_tokens;
+    int32_t page_tokens, seq_pages;
     gm_kv_seq *holders; /* every sequence that holds a page or a slot */
     int32_t *seen;      /* [n_pages] scratch of gm_kv_check() */
 };
@@ -15,9 +15,11 @@ struct gm_kv {
 gm_status gm_kv_create(gm_kv **out, const gm_kv_params *params, gm_error *err)
 {
     if (params->page_tokens < 1) return gm_fail(err, GM_EARG, "kv: %d tokens a page", params->page_tokens);
+    if (params->seq_pages < 0) return gm_fail(err, GM_EARG, "kv: %d pages a sequence", params->seq_pages);
     gm_kv *kv = gm_try_alloc(1, sizeof *kv);
     if (!kv) return gm_fail(err, GM_ENOMEM, "kv: no memory");
     kv->page_tokens = params->page_tokens;
+    kv->seq_pages = params->seq_pages;
 
     gm_status st = gm_page_pool_create(&kv->pages, params->n_pages, err);
     if (st) goto fail;
@@ -90,7 +92,7 @@ static void unlist(gm_kv *kv, gm_kv_seq *seq)
 
 gm_status gm_kv_grow(gm_kv *kv, gm_kv_seq *seq, int32_t n_tokens)
 {
-    int32_t need = pages_for(n_tokens, kv->page_tokens);
+    int32_t need = gm_kv_pages_for(kv, n_tokens);
     GM_ASSERT(need <= seq->cap_pages);
     if (need <= seq->n_pages) return GM_OK;
     gm_status st = gm_page_pool_take(kv->pages, need - seq->n_pages, seq->pages + seq->n_pages);
@@ -120,7 +122,7 @@ void gm_kv_release(gm_kv *kv, gm_kv_seq *seq)
 
 int32_t gm_kv_pages_for(const gm_kv *kv, int32_t n_tokens)
 {
-    return pages_for(n_tokens, kv->page_tokens);
+    return n_tokens > 0 ? kv->seq_pages + pages_for(n_tokens, kv->page_tokens) : 0;
 }
 
 int32_t gm_kv_page_tokens(const gm_kv *kv)

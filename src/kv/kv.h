@@ -15,6 +15,9 @@ typedef struct gm_kv_params {
     int32_t page_tokens; /* tokens a page has room for */
     int32_t n_pages;
     int32_t n_slots; /* 0: the model keeps no per-sequence state */
+    /* Pages that a sequence holds beside those of its tokens, from its first token on: for planning engines that keep
+     * recurrent state in pages of the same pool. The table passed to gm_kv_seq_init() must have room for them. */
+    int32_t seq_pages;
 } gm_kv_params;
 
 /* What one sequence holds. Read it freely; only the calls below change it. */
