@@ -504,6 +504,7 @@ static gm_status prepare(bench *b, gm_error *err)
     if (!gm_client_allow_sockets(most + 64, &few)) printf("WARNING: %s\n", few.message);
     gm_client_params cp = {.streams_max = (int)most, .insecure = b->s->insecure, .curl_only = b->env->proxy, .headers = b->headers};
     st = gm_client_open(&b->client, &cp, err);
+    if (!st) gm_client_look_up(b->client, b->url);
     if (!st) st = find_model(b, err);
     if (!st) st = open_tokenizer(b, err);
     if (!st) st = draw_prompts(b, err);

@@ -256,6 +256,11 @@ static void set_body(stream *s, const char *body, size_t len)
     curl_easy_setopt(s->easy, CURLOPT_POSTFIELDS, body);
 }
 
+void gm_client_look_up(gm_client *c, const char *url)
+{
+    if (c->plain) gm_plain_can(c->plain, url, NULL);
+}
+
 void gm_client_start(gm_client *c, const gm_stream_request *r)
 {
     if (c->plain && !gm_plain_can(c->plain, r->url, NULL)) {

@@ -36,6 +36,8 @@ typedef struct gm_stream_request {
     void *user;
 } gm_stream_request;
 
+/* Look the host up now, so that the first request does not wait for it. A failure is left to the first request. */
+void gm_client_look_up(gm_client *c, const char *url);
 /* POST body as application/json. Callbacks run inside gm_client_turn() only. */
 void gm_client_start(gm_client *c, const gm_stream_request *r);
 /* Wait until something happens or until_ns (of gm_client_now_ns()) has come; handle what there is. */

@@ -1,5 +1,5 @@
 """Each figure against a scripted server with known delays."""
-import math, re, time
+import json, math, re
 from common import SLACK, check, done, equal, near, serve
 from stub import Stub, delta, text, usage
 
@@ -214,6 +214,29 @@ def warm_and_cached():
           "speculative decoding is in the report", r.out)
 
 
+def other_tokenizer():
+    # a server that counts otherwise than the local tokenizer: prompts are rewritten until it counts what was asked for
+    words = []
+
+    def tokenize(b):
+        w = b["prompt"].split(" ")
+        for x in w:
+            if x not in words:
+                words.append(x)
+        t = [words.index(x) for x in w]
+        return 200, json.dumps({"count": len(t), "tokens": t})
+
+    s = Stub(lambda i, b: [0.01, text("a", "length"), usage(len(b["prompt"].split(" ")), 1), "DONE"],
+             post={"/tokenize": tokenize, "/detokenize": lambda b: (200, json.dumps({"prompt": " ".join(words[t] for t in b["tokens"])}))})
+    r = serve(s.port, "--num-prompts", 30, "--random-input-len", 40, "--random-range-ratio", 0.5, "--random-output-len", 1)
+    check("tokenizer mismatch" in r.out, "another tokenizer at the server is said", r.out[:1500])
+    equal((r.json["completed"], r.json["prompts_of_other_length"]), (30, 0), "another tokenizer at the server: lengths by its count")
+    # one that cannot be reached: the difference shows in the report
+    s = Stub(lambda i, b: [0.01, text("a", "length"), usage(7, 1), "DONE"])
+    r = serve(s.port, "--num-prompts", 3, *SMALL)
+    check(r.json["prompts_of_other_length"] == 3 and "the worst by +2 tokens" in r.out, "prompts that the server counts otherwise are counted", r.out[-900:])
+
+
 def late_client():
     s = Stub(lambda i, b: tokens(2, 0.05, 0.01))
     j = serve(s.port, "--num-prompts", 20, "--request-rate", 100, *SMALL).json
@@ -223,6 +246,6 @@ def late_client():
 
 
 for t in (one_to_ten, published_identity, lengths, chunks, chat, failing, one_failed_of_ten, cut, without_usage, arrivals, warm_and_cached,
-          late_client):
+          other_tokenizer, late_client):
     t()
 done()

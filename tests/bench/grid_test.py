@@ -10,6 +10,9 @@ if not os.path.exists(os.path.join(TINY, "model.safetensors")):
     sys.exit(77)
 
 
+SERVER = os.environ.get("GM_SERVER", BIN)
+
+
 def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
@@ -26,12 +29,12 @@ concurrency = [1, 2, 4]
 
 [[server]]
 name = "plain"
-command = "{BIN} serve {TINY} --port {port} --num-gpu-blocks-override 12"
+command = "{SERVER} serve {TINY} --port {port} --num-gpu-blocks-override 12"
 url = "http://127.0.0.1:{port}"
 
 [[server]]
 name = "fp8 cache"
-command = "{BIN} serve {TINY} --port {port} --num-gpu-blocks-override 14 {second}"
+command = "{SERVER} serve {TINY} --port {port} --num-gpu-blocks-override 14 {second}"
 url = "http://127.0.0.1:{port}"
 env = {{ GM_TEST = "1" }}
 

@@ -9,7 +9,7 @@ class Server:
             print("skipped: models/tiny-glm-5.3-flash is not here")
             sys.exit(77)
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
-        self.p = subprocess.Popen([BIN, "serve", TINY, "--host", "127.0.0.1", "--port", "0", *map(str, flags)], stderr=self.log,
+        self.p = subprocess.Popen([os.environ.get("GM_SERVER", BIN), "serve", TINY, "--host", "127.0.0.1", "--port", "0", *map(str, flags)], stderr=self.log,
                                   stdout=subprocess.DEVNULL, env=dict(os.environ, **(env or {})))
         end = time.time() + 120
         while time.time() < end:
