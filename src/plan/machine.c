@@ -46,11 +46,11 @@ static const struct {
      "AMD Instinct MI300X data sheet; links: 7 x 64 GB/s Infinity Fabric", true},
     {"MI325X", 274861129728, 6.0e12, 0.81, 1307.4e12, 2614.9e12, 448e9, 2, "256 GiB less 16 MiB, as rocm-smi reports its kin",
      "AMD Instinct MI325X data sheet; links: 7 x 64 GB/s Infinity Fabric", false},
-    {"H200", 150754820096, 4.8e12, 0.81, 989.5e12, 1979e12, 450e9, 2, "nvidia-smi, 143771 MiB",
+    {"H200", 150754820096, 4.8e12, 0.9, 989.5e12, 1979e12, 450e9, 2, "nvidia-smi, 143771 MiB",
      "NVIDIA H200 data sheet; links: NVLink 4, 900 GB/s both directions", false},
-    {"H100", 85520809984, 3.35e12, 0.81, 989.5e12, 1979e12, 450e9, 2, "nvidia-smi, 81559 MiB",
+    {"H100", 85520809984, 3.35e12, 0.9, 989.5e12, 1979e12, 450e9, 2, "nvidia-smi, 81559 MiB",
      "NVIDIA H100 SXM data sheet; links: NVLink 4, 900 GB/s both directions", false},
-    {"B200", 192265846784, 8.0e12, 0.81, 2250e12, 4500e12, 900e9, 2, "nvidia-smi, 183359 MiB",
+    {"B200", 192265846784, 8.0e12, 0.9, 2250e12, 4500e12, 900e9, 2, "nvidia-smi, 183359 MiB",
      "NVIDIA B200 data sheet (dense rates); links: NVLink 5, 1.8 TB/s both directions", false},
     {"MI355X", 309220868096, 8.0e12, 0.81, 2516.6e12, 5033.2e12, 537.6e9, 2, "rocm-smi, VRAM Total Memory",
      "AMD Instinct MI355X data sheet (dense rates); links: 7 x 76.8 GB/s Infinity Fabric", false},
@@ -97,6 +97,9 @@ static void fill(gm_machine *m, int i)
     snprintf(m->reduce_value_bytes_source, SOURCE_LEN, "%s",
              gpus[i].reduce_value_bytes < 2 ? "INT4 with a BF16 scale for each 32 values: the setting of the published runs"
                                             : "BF16, the default of servers");
+    snprintf(m->mem_eff_source, SOURCE_LEN, "%s",
+             gpus[i].mem_eff < 0.9 ? "BabelStream on MI300X, 81 % of the peak (Ambati et al., MI300X performance analysis, 2025)"
+                                   : "BabelStream, up to 90 % of the peak on NVIDIA GPUs (Ambati et al., 2025)");
     snprintf(m->mem_bytes_source, SOURCE_LEN, "%s", gpus[i].mem_source);
 #define X(field, unit, what) snprintf(m->field##_source, SOURCE_LEN, "%s", gpus[i].measured ? FITTED_ON : TAKEN_OVER);
     GM_MACHINE_FITTED(X)
