@@ -1,12 +1,15 @@
 /* The random data set: consecutive ids from a random start, made into text and counted again. */
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "base/rng.h"
 #include "bench/dataset_internal.h"
 
-enum { TRIES = 10, WORDS_MAX = 2048, TAIL = 8 };
+enum { TRIES = 10, WORDS_MAX = 2048, TAIL = 8, THREADS_MAX = 64, WINDOW = 512, WINDOW_TOKENS = 4000000 };
 
 static gm_status read_ratio(const json_t *v, double *out, const char *what, gm_error *err)
 {
@@ -61,16 +64,19 @@ static bool is_plain_word(const char *b, size_t n)
 /* Tokens that are a blank and letters: pre-splitting cuts before each, so they keep their ids side by side. */
 static void find_words(gm_prompt_maker *m)
 {
+    gm_str text = {0};
+    gm_ids ids = {0};
     for (int32_t i = 0; i < m->n_allowed && m->words.n < WORDS_MAX; i++) {
         size_t n;
         const char *b = gm_tokenizer_bytes(m->p->tokenizer, m->allowed[i], &n);
         if (!b || !is_plain_word(b, n)) continue;
-        gm_str_clear(&m->text);
-        for (int k = 0; k < 3; k++) gm_str_append(&m->text, b, n);
-        if (encode(m, &m->text, &m->again, NULL)) continue;
-        if (m->again.n == 3 && m->again.data[0] == m->allowed[i] && m->again.data[2] == m->allowed[i])
-            gm_ids_push(&m->words, m->allowed[i]);
+        gm_str_clear(&text);
+        for (int k = 0; k < 3; k++) gm_str_append(&text, b, n);
+        if (encode(m, &text, &ids, NULL)) continue;
+        if (ids.n == 3 && ids.data[0] == m->allowed[i] && ids.data[2] == m->allowed[i]) gm_ids_push(&m->words, m->allowed[i]);
     }
+    gm_ids_fini(&ids);
+    gm_str_fini(&text);
 }
 
 gm_status gm_prompt_maker_init(gm_prompt_maker *m, const gm_dataset_params *p, gm_error *err)
@@ -99,44 +105,85 @@ void gm_prompt_maker_fini(gm_prompt_maker *m)
 {
     gm_free(m->allowed);
     gm_ids_fini(&m->words);
-    gm_ids_fini(&m->seq);
-    gm_ids_fini(&m->again);
-    gm_str_fini(&m->text);
 }
 
-/* Cut ever more off the end and put single-token words there instead, until the text counts right. The words come from
- * a stream of their own, so that the other prompts are those of vLLM. */
-static gm_status repair(gm_prompt_maker *m, int32_t target, gm_error *err)
+void gm_draft_begin(gm_draft *w, int32_t target)
+{
+    w->seq.n = w->again.n = 0;
+    gm_str_clear(&w->text);
+    w->target = target;
+    w->rounds = 0;
+    w->settled = w->failed = false;
+}
+
+void gm_draft_fini(gm_draft *w)
+{
+    gm_ids_fini(&w->seq);
+    gm_ids_fini(&w->again);
+    gm_str_fini(&w->text);
+}
+
+/* vLLM's gen_prompt_decode_to_target_len(): ten rounds of decode, encode, cut or append. Without rng it stops where the
+ * next thing would be to append. */
+static gm_status round_trips(const gm_prompt_maker *m, gm_draft *w, gm_pcg64 *rng, gm_error *err)
+{
+    size_t want = (size_t)w->target;
+    while (!w->settled) {
+        if (w->rounds && w->seq.n < want) {
+            if (!rng) return GM_OK;
+            while (w->seq.n < want) gm_ids_push(&w->seq, (int32_t)gm_pcg64_integer(rng, 0, m->vocab_size));
+        }
+        if (w->rounds && w->seq.n > want) w->seq.n = want;
+        gm_status st = decode(m, &w->seq, &w->text, err);
+        if (!st) st = encode(m, &w->text, &w->again, err);
+        if (st) return st;
+        gm_ids t = w->seq;
+        w->seq = w->again;
+        w->again = t;
+        w->settled = w->rounds++ == TRIES || w->seq.n == want;
+    }
+    return GM_OK;
+}
+
+void gm_draft_advance(const gm_prompt_maker *m, gm_draft *w)
+{
+    if (m->p->tokenizer && !w->settled) w->failed = round_trips(m, w, NULL, NULL) != GM_OK;
+}
+
+/* Cut ever more off the end and put single-token words there instead, until the text counts right: w->text and w->again.
+ * The words come from a stream of their own, so that the other prompts are those of vLLM. */
+static gm_status repair(const gm_prompt_maker *m, gm_draft *w, gm_error *err)
 {
     gm_rng r;
     gm_status st;
     gm_str cut = {0};
-    gm_rng_init(&r, m->seq.n ? (uint64_t)m->seq.data[0] * 1000003u + m->seq.n : 0);
+    size_t want = (size_t)w->target;
+    gm_rng_init(&r, w->seq.n ? (uint64_t)w->seq.data[0] * 1000003u + w->seq.n : 0);
     if (!m->words.n) return gm_fail(err, GM_ENOTSUP, "this tokenizer has no words to fill up prompts with");
     for (size_t tail = TAIL;; tail *= 4) {
-        size_t keep = (size_t)target > tail ? (size_t)target - tail : 0;
-        if (m->seq.n > keep) m->seq.n = keep;
-        st = decode(m, &m->seq, &cut, err);
-        if (!st) st = encode(m, &cut, &m->again, err);
+        size_t keep = want > tail ? want - tail : 0;
+        if (w->seq.n > keep) w->seq.n = keep;
+        st = decode(m, &w->seq, &cut, err);
+        if (!st) st = encode(m, &cut, &w->again, err);
         if (st) break;
-        size_t have = m->again.n;
-        for (int turn = 0; !st && turn < 4 && have < (size_t)target; turn++) {
-            gm_str_clear(&m->text);
-            gm_str_append(&m->text, gm_str_c(&cut), cut.len);
-            for (size_t i = have; i < (size_t)target; i++) {
+        size_t have = w->again.n;
+        for (int turn = 0; !st && turn < 4 && have < want; turn++) {
+            gm_str_clear(&w->text);
+            gm_str_append(&w->text, gm_str_c(&cut), cut.len);
+            for (size_t i = have; i < want; i++) {
                 size_t n;
                 const char *b = gm_tokenizer_bytes(m->p->tokenizer, m->words.data[gm_rng_below(&r, m->words.n)], &n);
-                gm_str_append(&m->text, b, n);
+                gm_str_append(&w->text, b, n);
             }
-            st = encode(m, &m->text, &m->again, err);
-            if (!st && m->again.n == (size_t)target) {
+            st = encode(m, &w->text, &w->again, err);
+            if (!st && w->again.n == want) {
                 gm_str_fini(&cut);
                 return GM_OK;
             }
         }
         if (st) break;
-        if (!m->seq.n) {
-            st = gm_fail(err, GM_ENOTSUP, "no prompt of exactly %d tokens could be made", (int)target);
+        if (!w->seq.n) {
+            st = gm_fail(err, GM_ENOTSUP, "no prompt of exactly %d tokens could be made", (int)w->target);
             break;
         }
     }
@@ -144,49 +191,60 @@ static gm_status repair(gm_prompt_maker *m, int32_t target, gm_error *err)
     return st;
 }
 
-/* vLLM's gen_prompt_decode_to_target_len(): ten rounds of decode, encode, cut or append. */
-static gm_status round_trips(gm_prompt_maker *m, int32_t target, gm_pcg64 *rng, gm_error *err)
-{
-    for (int left = TRIES;; left--) {
-        gm_status st = decode(m, &m->seq, &m->text, err);
-        if (!st) st = encode(m, &m->text, &m->again, err);
-        if (st) return st;
-        gm_ids t = m->seq;
-        m->seq = m->again;
-        m->again = t;
-        if (left <= 0 || m->seq.n == (size_t)target) return GM_OK;
-        while (m->seq.n < (size_t)target) gm_ids_push(&m->seq, (int32_t)gm_pcg64_integer(rng, 0, m->vocab_size));
-        m->seq.n = (size_t)target;
-    }
-}
-
-gm_status gm_prompt_maker_finish(gm_prompt_maker *m, gm_dataset *d, int32_t target, int32_t output_len, gm_pcg64 *rng,
-                                 gm_error *err)
+gm_status gm_draft_finish(const gm_prompt_maker *m, gm_draft *w, gm_dataset *d, int32_t output_len, gm_pcg64 *rng, gm_error *err)
 {
     gm_status st = GM_OK;
-    const gm_ids *ids = &m->seq;
+    const gm_ids *ids = &w->seq;
     if (m->p->tokenizer) {
-        if ((st = round_trips(m, target, rng, err))) return st;
-        if (m->seq.n != (size_t)target) {
-            d->token_mismatch += (int64_t)m->seq.n - target;
+        if ((st = round_trips(m, w, rng, err))) return st;
+        if (w->seq.n != (size_t)w->target) {
+            d->token_mismatch += (int64_t)w->seq.n - w->target;
             d->n_repaired++;
-            if ((st = repair(m, target, err))) return st;
-            ids = &m->again;
+            if ((st = repair(m, w, err))) return st;
+            ids = &w->again;
         }
     }
     gm_sample *s = gm_dataset_add(d);
-    s->prompt_len = target;
+    s->prompt_len = w->target;
     s->output_len = output_len;
     if (m->p->tokenizer) {
-        s->text = gm_strndup(gm_str_c(&m->text), m->text.len);
-        s->text_len = m->text.len;
+        s->text = gm_strndup(gm_str_c(&w->text), w->text.len);
+        s->text_len = w->text.len;
     }
     if (m->p->keep_ids || !m->p->tokenizer) {
-        s->n_ids = target;
-        s->ids = gm_new_array(int32_t, target);
-        memcpy(s->ids, ids->data, (size_t)target * sizeof *s->ids);
+        s->n_ids = w->target;
+        s->ids = gm_new_array(int32_t, w->target);
+        memcpy(s->ids, ids->data, (size_t)w->target * sizeof *s->ids);
     }
     return GM_OK;
+}
+
+/* ---- many at once ---- */
+
+typedef struct crew {
+    const gm_prompt_maker *m;
+    gm_draft *drafts;
+    size_t n;
+    atomic_size_t next;
+} crew;
+
+static void *advance_some(void *arg)
+{
+    crew *c = arg;
+    for (size_t i; (i = atomic_fetch_add(&c->next, 1)) < c->n;) gm_draft_advance(c->m, &c->drafts[i]);
+    return NULL;
+}
+
+/* Each draft as far as it comes without random numbers, on all processors: the order of the draws stays that of one. */
+static void advance_all(const gm_prompt_maker *m, gm_draft *drafts, size_t n)
+{
+    pthread_t threads[THREADS_MAX];
+    crew c = {.m = m, .drafts = drafts, .n = n};
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    int n_threads = 0, want = (int)(cpus < 1 ? 1 : cpus > THREADS_MAX ? THREADS_MAX : cpus) - 1;
+    while (n_threads < want && (size_t)n_threads + 1 < n && !pthread_create(&threads[n_threads], NULL, advance_some, &c)) n_threads++;
+    advance_some(&c);
+    for (int i = 0; i < n_threads; i++) pthread_join(threads[i], NULL);
 }
 
 /* ---- the data set ---- */
@@ -214,6 +272,42 @@ static void draw(gm_pcg64 *g, int64_t *out, size_t n, int64_t low, int64_t high)
     for (size_t i = 0; i < n; i++) out[i] = gm_pcg64_integer(g, low, high);
 }
 
+typedef struct plan {
+    int64_t *lens, *outs, *offsets; /* [n] each, in one piece */
+    int32_t *prefix;
+    int64_t prefix_len;
+    size_t n;
+} plan;
+
+/* Requests first..: as many as fit a window are drafted. Returns how many. */
+static size_t draft_window(const gm_prompt_maker *m, const plan *a, size_t first, gm_draft *drafts)
+{
+    size_t k = 0;
+    for (int64_t tokens = 0; first + k < a->n && k < WINDOW && tokens < WINDOW_TOKENS; k++) {
+        size_t i = first + k;
+        gm_draft *w = &drafts[k];
+        gm_draft_begin(w, (int32_t)(a->prefix_len + a->lens[i]));
+        for (int64_t j = 0; j < a->prefix_len; j++) gm_ids_push(&w->seq, a->prefix[j]);
+        for (int64_t j = 0; j < a->lens[i]; j++) gm_ids_push(&w->seq, m->allowed[(a->offsets[i] + (int64_t)i + j) % m->n_allowed]);
+        tokens += w->target;
+    }
+    return k;
+}
+
+static gm_status make_all(const gm_prompt_maker *m, const plan *a, gm_dataset *d, gm_pcg64 *g, gm_error *err)
+{
+    gm_draft *drafts = gm_new_array(gm_draft, WINDOW);
+    gm_status st = GM_OK;
+    for (size_t first = 0, k; first < a->n && !st; first += k) {
+        k = draft_window(m, a, first, drafts);
+        advance_all(m, drafts, k);
+        for (size_t i = 0; i < k && !st; i++) st = gm_draft_finish(m, &drafts[i], d, (int32_t)a->outs[first + i], g, err);
+    }
+    for (size_t i = 0; i < WINDOW; i++) gm_draft_fini(&drafts[i]);
+    gm_free(drafts);
+    return st;
+}
+
 gm_status gm_dataset_random(gm_dataset *d, const gm_settings *s, const gm_dataset_params *p, gm_error *err)
 {
     gm_random_shape h;
@@ -229,20 +323,15 @@ gm_status gm_dataset_random(gm_dataset *d, const gm_settings *s, const gm_datase
         gm_prompt_maker_fini(&m);
         return st;
     }
-    int64_t *lens = gm_new_array(int64_t, 3 * n), *outs = lens + n, *offsets = outs + n;
-    int32_t *prefix = gm_new_array(int32_t, h.prefix_len);
+    int64_t *lens = gm_new_array(int64_t, 3 * n);
+    plan a = {lens, lens + n, lens + 2 * n, gm_new_array(int32_t, h.prefix_len), h.prefix_len, n};
     gm_pcg64_seed(&g, (uint64_t)s->seed);
-    draw(&g, lens, n, in.low, in.high + 1);
-    draw(&g, outs, n, out.low, out.high + 1);
-    draw(&g, offsets, n, 0, m.vocab_size);
-    for (int64_t i = 0; i < h.prefix_len; i++) prefix[i] = m.allowed[gm_pcg64_integer(&g, 0, m.n_allowed)];
-    for (size_t i = 0; i < n && !st; i++) {
-        m.seq.n = 0;
-        for (int64_t k = 0; k < h.prefix_len; k++) gm_ids_push(&m.seq, prefix[k]);
-        for (int64_t k = 0; k < lens[i]; k++) gm_ids_push(&m.seq, m.allowed[(offsets[i] + (int64_t)i + k) % m.n_allowed]);
-        st = gm_prompt_maker_finish(&m, d, (int32_t)(h.prefix_len + lens[i]), (int32_t)outs[i], &g, err);
-    }
-    gm_free(prefix);
+    draw(&g, a.lens, n, in.low, in.high + 1);
+    draw(&g, a.outs, n, out.low, out.high + 1);
+    draw(&g, a.offsets, n, 0, m.vocab_size);
+    for (int64_t i = 0; i < h.prefix_len; i++) a.prefix[i] = m.allowed[gm_pcg64_integer(&g, 0, m.n_allowed)];
+    st = make_all(&m, &a, d, &g, err);
+    gm_free(a.prefix);
     gm_free(lens);
     gm_prompt_maker_fini(&m);
     return st;
@@ -252,22 +341,20 @@ gm_status gm_dataset_draw_warmups(gm_dataset *out, const gm_dataset *d, size_t n
                                   gm_error *err)
 {
     gm_prompt_maker m;
+    gm_draft w = {0};
     gm_pcg64 g;
     const uint32_t words[] = {(uint32_t)seed, (uint32_t)(seed >> 32), 0x77617261u}; /* a stream beside that of the data set */
     memset(out, 0, sizeof *out);
-    gm_status st = n ? gm_prompt_maker_init(&m, p, err) : GM_OK;
-    if (st || !n) {
-        if (n) gm_prompt_maker_fini(&m);
-        return st;
-    }
+    if (!n) return GM_OK;
+    gm_status st = gm_prompt_maker_init(&m, p, err);
     gm_pcg64_init(&g, words, 3);
     for (size_t i = 0; i < n && !st; i++) {
         const gm_sample *like = &d->samples[i % d->n];
-        int32_t len = like->prompt_len > 0 ? like->prompt_len : 32;
-        m.seq.n = 0;
-        for (int32_t k = 0; k < len; k++) gm_ids_push(&m.seq, m.allowed[gm_pcg64_integer(&g, 0, m.n_allowed)]);
-        st = gm_prompt_maker_finish(&m, out, len, like->output_len, &g, err);
+        gm_draft_begin(&w, like->prompt_len > 0 ? like->prompt_len : 32);
+        for (int32_t k = 0; k < w.target; k++) gm_ids_push(&w.seq, m.allowed[gm_pcg64_integer(&g, 0, m.n_allowed)]);
+        st = gm_draft_finish(&m, &w, out, like->output_len, &g, err);
     }
+    gm_draft_fini(&w);
     gm_prompt_maker_fini(&m);
     if (st) gm_dataset_fini(out);
     return st;
