@@ -224,9 +224,14 @@ static void print_plan(const gm_plan *plan, const gm_plan_params *p, const optio
     if (p->load.rate > 0) gm_str_printf(&out, "%g requests a second\n\n", p->load.rate);
     else gm_str_printf(&out, "%d in flight\n\n", (int)p->load.concurrency_max);
     put_table(&out, plan, p);
+    if (plan->n_curve) {
+        gm_str_putc(&out, '\n');
+        gm_plan_leaders(&out, plan);
+        gm_str_putc(&out, '\n');
+    }
     for (int32_t i = 0; i < plan->n_crossings; i++) {
         const gm_plan_crossing *x = &plan->crossings[i];
-        gm_str_printf(&out, "%s%s passes %s at about %.0f in flight\n", i ? "" : "\n", plan->candidates[x->b].name, plan->candidates[x->a].name,
+        gm_str_printf(&out, "  %s passes %s at about %.0f in flight\n", plan->candidates[x->b].name, plan->candidates[x->a].name,
                       x->concurrency);
     }
     for (int32_t i = 0; i < plan->n; i++) put_candidate(&out, &plan->candidates[i], p);

@@ -193,9 +193,13 @@ void gm_plan_html(gm_str *out, const gm_plan *plan, const gm_plan_params *p, con
     if (plan->n_curve) {
         gm_str_puts(out, "<h2>Throughput over concurrency</h2>");
         throughput_plot(out, plan);
+        gm_str_puts(out, "<p>");
+        gm_plan_leaders(out, plan);
+        gm_str_puts(out, ".</p><details><summary>Where lines cross</summary><ul>");
         for (int32_t i = 0; i < plan->n_crossings; i++)
-            gm_str_printf(out, "<p>%s passes %s at about %.0f in flight.</p>", plan->candidates[plan->crossings[i].b].name,
+            gm_str_printf(out, "<li>%s passes %s at about %.0f in flight", plan->candidates[plan->crossings[i].b].name,
                           plan->candidates[plan->crossings[i].a].name, plan->crossings[i].concurrency);
+        gm_str_puts(out, "</ul></details>");
     }
     gm_str_puts(out, "<h2>Memory of one rank</h2>");
     memory_plot(out, plan);

@@ -6,6 +6,18 @@
 
 /* FP8 rows cost accuracy, so they are only recommended where they bring more than this. */
 static const double fp8_gain = 1.03;
+/* And no published point tells of mixed layouts or of dealt-out pages. */
+static const double unmeasured_gain = 1.03;
+
+static bool unmeasured(const gm_plan_candidate *d)
+{
+    return d->layout.kv_shard || (d->layout.dp > 1 && d->layout.tp > 1);
+}
+
+static double worth(const gm_plan_candidate *d)
+{
+    return d->output_rate / (d->kv_dtype == GM_KV_FP8 ? fp8_gain : 1) / (unmeasured(d) ? unmeasured_gain : 1);
+}
 
 static gm_sim_params params_of(const gm_plan_params *p, const gm_plan_candidate *d)
 {
@@ -108,6 +120,20 @@ static void choose_curve(gm_plan *plan, const gm_plan_params *p)
     for (int32_t c = 1; c <= most && plan->n_curve < GM_PLAN_CURVE_MAX; c *= 2) plan->concurrency[plan->n_curve++] = c;
 }
 
+/* With an FP8 cache the lines mostly lie where they lie with BF16: said once. */
+static bool said_already(const gm_plan *plan, int32_t a, int32_t b, double at)
+{
+    const gm_plan_candidate *x = &plan->candidates[a], *y = &plan->candidates[b];
+    for (int32_t i = 0; i < plan->n_crossings; i++) {
+        const gm_plan_crossing *k = &plan->crossings[i];
+        const gm_plan_candidate *u = &plan->candidates[k->a], *v = &plan->candidates[k->b];
+        bool same = u->layout.dp == x->layout.dp && u->layout.kv_shard == x->layout.kv_shard && v->layout.dp == y->layout.dp &&
+                    v->layout.kv_shard == y->layout.kv_shard;
+        if (same && fabs(k->concurrency / at - 1) < 0.1) return true;
+    }
+    return false;
+}
+
 static void find_crossings(gm_plan *plan)
 {
     for (int32_t a = 0; a < plan->n; a++)
@@ -120,6 +146,7 @@ static void find_crossings(gm_plan *plan)
                 double at = log((double)plan->concurrency[i - 1]) +
                             before / (before - after) * log((double)plan->concurrency[i] / plan->concurrency[i - 1]);
                 bool b_wins = after < 0;
+                if (said_already(plan, b_wins ? a : b, b_wins ? b : a, exp(at))) continue;
                 plan->crossings[plan->n_crossings++] = (gm_plan_crossing){b_wins ? a : b, b_wins ? b : a, exp(at)};
             }
         }
@@ -131,9 +158,7 @@ static void choose_best(gm_plan *plan)
     for (int32_t i = 0; i < plan->n; i++) {
         const gm_plan_candidate *d = &plan->candidates[i], *b = plan->best < 0 ? NULL : &plan->candidates[plan->best];
         if (!d->fits || !d->meets) continue;
-        double handicap = b && d->kv_dtype == GM_KV_FP8 && b->kv_dtype != GM_KV_FP8 ? fp8_gain : 1;
-        if (b && b->kv_dtype == GM_KV_FP8 && d->kv_dtype != GM_KV_FP8) handicap = 1 / fp8_gain;
-        if (!b || d->output_rate > b->output_rate * handicap) plan->best = i;
+        if (!b || worth(d) > worth(b)) plan->best = i;
     }
 }
 
@@ -160,6 +185,22 @@ gm_status gm_plan_make(gm_plan *out, const gm_model_config *c, const gm_machine 
     return GM_OK;
 }
 
+void gm_plan_leaders(gm_str *out, const gm_plan *plan)
+{
+    int32_t last = -1;
+    for (int32_t i = 0; i < plan->n_curve; i++) {
+        int32_t lead = -1;
+        for (int32_t k = 0; k < plan->n; k++) {
+            const gm_plan_candidate *d = &plan->candidates[k];
+            if (d->fits && d->kv_dtype == GM_KV_BF16 && (lead < 0 || d->curve[i] > plan->candidates[lead].curve[i])) lead = k;
+        }
+        if (lead < 0 || lead == last) continue;
+        gm_str_printf(out, "%s%s from %d in flight", last < 0 ? "fastest with a BF16 cache: " : ", ", plan->candidates[lead].name,
+                      (int)plan->concurrency[i]);
+        last = lead;
+    }
+}
+
 void gm_plan_sentence(gm_str *out, const gm_plan *plan, const gm_plan_params *p)
 {
     if (plan->best < 0) {
@@ -171,7 +212,7 @@ void gm_plan_sentence(gm_str *out, const gm_plan *plan, const gm_plan_params *p)
     for (int32_t i = 0; i < plan->n; i++) {
         const gm_plan_candidate *d = &plan->candidates[i];
         bool same = d->layout.dp == b->layout.dp && d->layout.kv_shard == b->layout.kv_shard;
-        if (d->fits && d->meets && !same && (!second || d->output_rate > second->output_rate)) second = d;
+        if (d->fits && d->meets && !same && d->kv_dtype == b->kv_dtype && (!second || d->output_rate > second->output_rate)) second = d;
     }
     gm_str_printf(out, "Use %s: %.0f output tokens/s, mean time to first token %.2f s, %.1f ms per output token", b->name, b->output_rate,
                   b->ttft_mean / 1e3, b->tpot_mean);

@@ -48,6 +48,9 @@ gm_status gm_plan_make(gm_plan *out, const gm_model_config *c, const gm_machine 
 void gm_plan_sentence(gm_str *out, const gm_plan *plan, const gm_plan_params *p);
 void gm_plan_command(gm_str *out, const gm_plan *plan, const gm_plan_params *p, const char *model);
 
+/* Which layout leads at which point of the curve, in one line. */
+void gm_plan_leaders(gm_str *out, const gm_plan *plan);
+
 /* One self-contained page. */
 void gm_plan_html(gm_str *out, const gm_plan *plan, const gm_plan_params *p, const char *model, const gm_machine *m);
 
