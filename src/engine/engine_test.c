@@ -696,6 +696,43 @@ static void cancel_from_the_sink(void **state)
     stop(&r);
 }
 
+/* A step of a minute in which every request is cancelled is given up, and the engine goes on with others. */
+static void cancel_abandons_the_step(void **state)
+{
+    (void)state;
+    rig r;
+    start(&r, params());
+    client c[2], other;
+    gm_scripted_set_step_us(r.s, 60 * 1000000LL);
+    gm_request_id ids[2];
+    for (int i = 0; i < 2; i++) {
+        client_init(&c[i]);
+        int32_t prompt[4];
+        gm_submit sub = {.prompt = prompt,
+                         .n_prompt = fill_prompt(prompt, i, 4),
+                         .sampling = greedy(30),
+                         .sink = {on_event, &c[i]}};
+        assert_int_equal(gm_engine_submit(r.e, &sub, &ids[i], NULL), GM_OK);
+    }
+    gm_engine_stats st = {0};
+    while (st.step_begun_us == 0) gm_engine_stats_get(r.e, &st);
+    gm_scripted_set_step_us(r.s, 0);
+    int64_t begin_us = gm_now_us();
+    for (int i = 0; i < 2; i++) gm_engine_cancel(r.e, ids[i]);
+    for (int i = 0; i < 2; i++) {
+        client_wait(&c[i]);
+        assert_int_equal(c[i].end.finish, GM_FINISH_ABORT);
+        assert_int_equal(c[i].n, 0);
+    }
+    assert_true(gm_now_us() - begin_us < 30 * 1000000LL); /* not the minute */
+    submit(&r, &other, 1, 4, greedy(5));
+    client_wait(&other);
+    assert_int_equal(other.end.finish, GM_FINISH_LENGTH);
+    gm_engine_stats_get(r.e, &st);
+    assert_false(st.dead);
+    stop(&r);
+}
+
 typedef struct canceller {
     gm_engine *e;
     client *c;
@@ -980,6 +1017,7 @@ int main(void)
         cmocka_unit_test(three_failures_are_the_end),
         cmocka_unit_test(drains),
         cmocka_unit_test(cancel_from_the_sink),
+        cmocka_unit_test(cancel_abandons_the_step),
         cmocka_unit_test(cancels_meet_every_state),
         cmocka_unit_test(cancel_while_waiting_and_running),
         cmocka_unit_test(queue_limits),

@@ -295,12 +295,18 @@ static bool fails_now(gm_scripted *s)
     return true;
 }
 
+/* A long step asks whether to go on this often, as the model does before each layer. */
+enum { STOP_POLL_US = 2000 };
+
 static gm_status step(void *self, const gm_batch *b, gm_error *err)
 {
     gm_scripted *s = self;
     s->n_steps++;
     s->n_kept = 0;
-    wait_us(atomic_load(&s->step_us));
+    for (int64_t left = atomic_load(&s->step_us); left > 0; left -= STOP_POLL_US) {
+        if (b->stop && b->stop(b->stop_user)) return gm_fail(err, GM_ECANCELED, "the step was abandoned");
+        wait_us(left < STOP_POLL_US ? left : STOP_POLL_US);
+    }
     gm_status st = check_batch(s, b, err);
     if (st) return st;
     if (fails_now(s)) return gm_fail(err, GM_EDEVICE, "scripted failure of step %lld", (long long)s->n_steps);

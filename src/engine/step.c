@@ -132,11 +132,33 @@ static void fail_step(gm_engine *e, gm_step *step, const gm_error *err)
 
 /* ---- the step ---- */
 
+/* A long prompt can take seconds on a slow machine. When every request of the step has been cancelled meanwhile, the
+ * rest of the layers is work for nobody. */
+typedef struct watch {
+    gm_engine *e;
+    const gm_step *step;
+} watch;
+
+static bool all_cancelled(void *user)
+{
+    const watch *w = user;
+    bool all = true;
+    pthread_mutex_lock(&w->e->lock);
+    for (int32_t i = 0; all && i < w->step->n_items; i++) all = job_of(w->step->items[i].request)->cancel_queued;
+    all |= w->e->cancel_all;
+    pthread_mutex_unlock(&w->e->lock);
+    return all;
+}
+
 static void run_items(gm_engine *e, gm_step *step)
 {
     gm_error err = {0};
+    watch w = {e, step};
     gm_batch b = lay_out_batch(e, step);
+    b.stop = all_cancelled;
+    b.stop_user = &w;
     gm_status st = e->backend->step(e->backend->self, &b, &err);
+    if (st == GM_ECANCELED) return; /* the cancels are on the list and end these requests before the next step */
     if (!st) {
         pthread_mutex_lock(&e->lock);
         gm_stats_step(e, step);

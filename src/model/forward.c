@@ -366,7 +366,6 @@ static void keep_rows(gm_model *m, const gm_batch *b)
 
 gm_status gm_model_step(gm_model *m, const gm_batch *batch, gm_error *err)
 {
-    (void)err; /* the CPU device cannot fail once its memory is taken */
     prepare_rows(m, batch);
     gm_embed(&(gm_embed_args){.table = &m->w->embed,
                               .ids = batch->token_ids,
@@ -374,7 +373,10 @@ gm_status gm_model_step(gm_model *m, const gm_batch *batch, gm_error *err)
                               .n = batch->n_tokens,
                               .n_copies = m->c->n_streams,
                               .dev = m->dev});
-    for (int32_t i = 0; i < m->c->n_layers; i++) run_layer(m, i);
+    for (int32_t i = 0; i < m->c->n_layers; i++) {
+        if (batch->stop && batch->stop(batch->stop_user)) return gm_fail(err, GM_ECANCELED, "the step was abandoned");
+        run_layer(m, i);
+    }
     keep_rows(m, batch);
     return GM_OK;
 }

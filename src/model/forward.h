@@ -17,6 +17,8 @@ typedef struct gm_batch {
     int32_t n_slices;
     const int32_t *out_rows; /* [n_out] rows of the flat batch whose final hidden state is wanted, ascending */
     int32_t n_out;
+    bool (*stop)(void *user); /* asked before each layer; true: nobody wants the result any more. NULL: never */
+    void *stop_user;
 } gm_batch;
 
 typedef struct gm_model_params {
@@ -38,7 +40,8 @@ gm_status gm_model_create(gm_model **out, const gm_weights *w, const gm_model_pa
                           gm_error *err);
 void gm_model_destroy(gm_model *m);
 
-/* Run the step. Token ids must be < vocab_size, pages and slots inside the pools (asserted). Allocates nothing.
+/* Run the step. GM_ECANCELED when batch->stop said so: the rows of these sequences are then in doubt and must not be used
+ * again. Token ids must be < vocab_size, pages and slots inside the pools (asserted). Allocates nothing.
  * Afterwards the n_out hidden rows are kept until the next step. */
 gm_status gm_model_step(gm_model *m, const gm_batch *batch, gm_error *err);
 
