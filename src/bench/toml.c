@@ -136,7 +136,7 @@ static gm_status key_path(reader *r, json_t **table, gm_str *last)
         json_t *child = json_object_get(*table, gm_str_c(last));
         if (!child) {
             child = json_object();
-            json_object_set_new(*table, gm_str_c(last), child);
+            if (json_object_set_new(*table, gm_str_c(last), child)) return nonsense(r, "not a usable key");
         }
         if (json_is_array(child)) child = json_array_get(child, json_array_size(child) - 1);
         if (!json_is_object(child)) return nonsense(r, "a key goes into something that is no table");
@@ -288,6 +288,7 @@ static gm_status header(reader *r, json_t *root, json_t **table)
 gm_status gm_toml_parse(json_t **out, const char *text, size_t len, const char *what, gm_error *err)
 {
     reader r = {text, text + len, what, 1, 0, err};
+    if (gm_utf8_valid_len(text, len) != len) return gm_fail(err, GM_EFORMAT, "%s: not UTF-8", what);
     json_t *root = json_object(), *table = root;
     gm_status st = GM_OK;
     for (;;) {

@@ -37,7 +37,7 @@ static void test_refusals(void **state)
 {
     (void)state;
     static const char *const bad[] = {"a", "a =", "a = 1 2", "a = \"x", "a = 'x\n'", "a = [1", "a = {b = 1", "a = 1\na = 2", "[a\nb = 1", "a = 1979-05-27",
-                                      "a = yes", "a = 1\n[a]\nb = 2", "= 1", "a = \"\\q\"", "a = {b = 1,, c = 2}", "[[a]]\n[a]\n", "a = [1 2]"};
+                                      "a = yes", "a = 1\n[a]\nb = 2", "= 1", "a = \"\\q\"", "a = {b = 1,, c = 2}", "[[a]]\n[a]\n", "a = [1 2]", "a = \"\xff\"", "\"\xff\".b = 1"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         json_t *v = NULL;
         gm_error err = {0};
