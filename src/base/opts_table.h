@@ -178,8 +178,8 @@
       "shape of the gamma distribution of the gaps; 1: Poisson, below 1 burstier, above 1 more even, inf: constant")   \
     X(ramp_up_strategy, STR, "ramp-up-strategy", "", BENCH, "", "", 1, 0, "linear|exponential", BENCH,                 \
       "the rate grows from --ramp-up-start-rps to --ramp-up-end-rps over the run")                                     \
-    X(ramp_up_start_rps, INT, "ramp-up-start-rps", "", BENCH, "requests/s", "", 0, 1000000, "", BENCH, "")             \
-    X(ramp_up_end_rps, INT, "ramp-up-end-rps", "", BENCH, "requests/s", "", 0, 1000000, "", BENCH, "")                 \
+    X(ramp_up_start_rps, INT, "ramp-up-start-rps", "", BENCH, "requests/s", "", 0, 1000000, "", BENCH, "rate of the first request") \
+    X(ramp_up_end_rps, INT, "ramp-up-end-rps", "", BENCH, "requests/s", "", 0, 1000000, "", BENCH, "rate of the last request") \
     X(dataset_name, STR, "dataset-name", "", BENCH, "", "random", 1, 0, "random|sharegpt|custom|sonnet", BENCH,        \
       "where prompts come from")                                                                                       \
     X(dataset_path, STR, "dataset-path", "", BENCH, "file", "", 1, 0, "", BENCH, "of sharegpt, custom, sonnet")        \
@@ -190,8 +190,8 @@
       "custom prompts are sent as they stand")                                                                         \
     X(input_len, INT, "input-len", "", BENCH, "tokens", "", 0, 100000000, "", BENCH, "of random and sonnet")           \
     X(output_len, INT, "output-len", "", BENCH, "tokens", "", -1, 100000000, "", BENCH, "of any data set")             \
-    X(random_input_len, INT, "random-input-len", "", BENCH, "tokens", "1024", 0, 100000000, "", BENCH, "")             \
-    X(random_output_len, INT, "random-output-len", "", BENCH, "tokens", "128", 0, 100000000, "", BENCH, "")            \
+    X(random_input_len, INT, "random-input-len", "", BENCH, "tokens", "1024", 0, 100000000, "", BENCH, "mean length of random prompts") \
+    X(random_output_len, INT, "random-output-len", "", BENCH, "tokens", "128", 0, 100000000, "", BENCH, "mean length of their answers") \
     X(random_prefix_len, INT, "random-prefix-len", "", BENCH, "tokens", "0", 0, 100000000, "", BENCH,                  \
       "first tokens that all prompts share, beside the input length")                                                  \
     X(random_range_ratio, STR, "random-range-ratio", "", BENCH, "r", "0.0", 1, 0, "", BENCH,                           \
@@ -200,9 +200,9 @@
       "(default: as long as the recorded answer)")                                                                     \
     X(custom_output_len, INT, "custom-output-len", "", BENCH, "tokens", "256", -1, 100000000, "", BENCH,               \
       "-1: the file's output_tokens")                                                                                  \
-    X(sonnet_input_len, INT, "sonnet-input-len", "", BENCH, "tokens", "550", 1, 100000000, "", BENCH, "")              \
-    X(sonnet_output_len, INT, "sonnet-output-len", "", BENCH, "tokens", "150", 1, 100000000, "", BENCH, "")            \
-    X(sonnet_prefix_len, INT, "sonnet-prefix-len", "", BENCH, "tokens", "200", 0, 100000000, "", BENCH, "")            \
+    X(sonnet_input_len, INT, "sonnet-input-len", "", BENCH, "tokens", "550", 1, 100000000, "", BENCH, "longest sonnet prompt") \
+    X(sonnet_output_len, INT, "sonnet-output-len", "", BENCH, "tokens", "150", 1, 100000000, "", BENCH, "length of sonnet answers") \
+    X(sonnet_prefix_len, INT, "sonnet-prefix-len", "", BENCH, "tokens", "200", 0, 100000000, "", BENCH, "of it the lines that all share") \
     X(ignore_eos, BOOL, "ignore-eos", "", BENCH, "", "false", 1, 0, "", BENCH,                                         \
       "answers go on to the length asked for; always on with random")                                                  \
     X(top_k, INT, "top-k", "", BENCH, "", "", -1, 1073741824, "", BENCH, "into the body when given")                   \
