@@ -28,6 +28,9 @@ gm_status gm_flag_number(double *out, const char *flag, const char *text, double
 gm_status gm_foresee_server(gm_layout *l, gm_sim_params *p, const gm_settings *s, const gm_model_config *c, const gm_machine *m,
                             const char *engine, bool kv_shard, gm_error *err);
 
+/* Run the checkpoint on this machine's CPU under a few short loads, fit a machine to them, write its file. */
+gm_status gm_measure_cpu(const gm_settings *s, const char *path, gm_error *err);
+
 int gm_cmd_plan(int argc, char **argv);
 int gm_cmd_simulate(int argc, char **argv);
 

@@ -10,7 +10,7 @@
 #include "plan/planner.h"
 
 typedef struct options {
-    char *machine, *engine, *in, *out, *concurrency, *rate, *n, *ttft, *tpot, *price, *html, *fit, *svg, *rounds;
+    char *machine, *engine, *in, *out, *concurrency, *rate, *n, *ttft, *tpot, *price, *html, *fit, *svg, *rounds, *measure;
     bool json, explain, machine_json, quick;
 } options;
 
@@ -40,6 +40,7 @@ static void list_flags(gm_flag *flags, options *o)
         T("fit", fit, "FILE", "fit the machine's constants to published points, and say how well each shape is foreseen without it"),
         T("fit-rounds", rounds, "N", "steps of the search [120]; 0: only the errors of the constants as they are"),
         T("fit-svg", svg, "FILE", "write predicted against published as a plot"),
+        T("measure", measure, "FILE", "run MODEL on this machine's CPU for a minute or two and write a machine file of it"),
         {NULL, GM_FLAG_BOOL, NULL, NULL, NULL, NULL}};
     _Static_assert(sizeof all / sizeof *all <= N_FLAGS, "room for the flags");
     memcpy(flags, all, sizeof all);
@@ -378,6 +379,7 @@ static gm_status make(const gm_settings *s, const options *o, const gm_model_con
 static gm_status run(const gm_settings *s, const options *o, gm_error *err)
 {
     gm_machine m;
+    if (o->measure) return s->model ? gm_measure_cpu(s, o->measure, err) : gm_fail(err, GM_EARG, "the following arguments are required: MODEL");
     gm_status st = gm_machine_open(&m, o->machine ? o->machine : "8xMI300X", err);
     if (st) return st;
     if (o->machine_json) {

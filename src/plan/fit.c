@@ -86,10 +86,11 @@ static gm_status predict(gm_fit_point *p, const gm_server_limits *limits, const 
 {
     gm_load load;
     gm_sim_result r;
+    bool vllm = limits->engine == GM_ENGINE_VLLM;
     gm_sim_params sp = {.limits = *limits, .chunked_prefill = true, .reserve_full_prompt = true,
                         .price_every = 64,
-                        .front_request_ns = GM_SIM_FRONT_REQUEST_NS,
-                        .front_token_ns = GM_SIM_FRONT_TOKEN_NS};
+                        .front_request_ns = vllm ? GM_SIM_FRONT_REQUEST_NS : 0,
+                        .front_token_ns = vllm ? GM_SIM_FRONT_TOKEN_NS : 0};
     sp.limits.kv_dtype = p->kv_dtype;
     gm_status st = gm_load_draw(&load, &(gm_load_random){.n = p->concurrency, .n_in = p->n_in, .n_out = p->n_out}, err);
     if (!st) st = gm_sim_run(&r, c, m, &p->layout, &sp, &load, err);
