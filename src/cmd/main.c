@@ -15,8 +15,6 @@ static void usage(FILE *to)
           "  bench grid FILE servers x shapes x concurrencies, one report\n"
           "  plan MODEL      memory map, session ceilings and predicted speed of every layout of a machine\n"
           "  simulate MODEL  a load through the scheduler and the cache on a virtual clock\n\n"
-          "  bench serve     load a server and measure it; flags, report and JSON as in `vllm bench serve`\n"
-          "  bench grid FILE servers x shapes x concurrencies, one report\n\n"
           "glimmer COMMAND --help shows the flags of a command; glimmer --version the version.\n",
           to);
 }
