@@ -14,16 +14,19 @@ typedef struct remote {
     json_t *tokens; /* of the last count */
 } remote;
 
-static gm_status post(remote *r, const char *path, json_t *request, long *status, json_t **answer, gm_error *err)
+static gm_status post(remote *r, const char *path, json_t *request, long *status, json_t **answer,
+                      gm_error *err)
 {
     gm_str_clear(&r->body);
     gm_str_clear(&r->url);
     gm_str_printf(&r->url, "%s%s", r->base, path);
     gm_json_put(&r->body, request);
     json_decref(request);
-    gm_status st = gm_client_fetch(r->c, "POST", gm_str_c(&r->url), gm_str_c(&r->body), 600, status, &r->answer, err);
+    gm_status st =
+        gm_client_fetch(r->c, "POST", gm_str_c(&r->url), gm_str_c(&r->body), 600, status, &r->answer, err);
     *answer = NULL;
-    if (!st && *status == 200) st = gm_json_parse(answer, gm_str_c(&r->answer), r->answer.len, path, NULL, err);
+    if (!st && *status == 200)
+        st = gm_json_parse(answer, gm_str_c(&r->answer), r->answer.len, path, NULL, err);
     return st;
 }
 
@@ -51,7 +54,8 @@ static gm_status text_of_tokens(remote *r, size_t n, char **text, size_t *len, g
     json_object_set_new(q, "tokens", list);
     gm_status st = post(r, "/detokenize", q, &status, &a, err);
     const json_t *p = json_object_get(a, "prompt");
-    if (!st && !json_is_string(p)) st = gm_fail(err, GM_EFORMAT, "/detokenize: HTTP %ld without a prompt", status);
+    if (!st && !json_is_string(p))
+        st = gm_fail(err, GM_EFORMAT, "/detokenize: HTTP %ld without a prompt", status);
     if (!st) {
         *len = json_string_length(p);
         *text = gm_strndup(json_string_value(p), *len);
@@ -106,7 +110,8 @@ static gm_status fix_all(remote *r, gm_dataset *d, gm_error *err)
     return GM_OK;
 }
 
-gm_status gm_align_to_server(gm_dataset *d, gm_client *c, const char *base, const char *model, bool *ids_only, gm_error *err)
+gm_status gm_align_to_server(gm_dataset *d, gm_client *c, const char *base, const char *model, bool *ids_only,
+                             gm_error *err)
 {
     remote r = {.c = c, .base = base, .model = model};
     gm_status st = GM_OK;
@@ -122,7 +127,8 @@ gm_status gm_align_to_server(gm_dataset *d, gm_client *c, const char *base, cons
         st = count(&r, s->text, s->text_len, &status, &n, err);
         if (st || status != 200) break;
         if (n == (size_t)s->prompt_len) continue;
-        printf("WARNING: tokenizer mismatch (server=%zu, expected=%d), re-aligning prompts.\n", n, s->prompt_len);
+        printf("WARNING: tokenizer mismatch (server=%zu, expected=%d), re-aligning prompts.\n", n,
+               s->prompt_len);
         st = fix_all(&r, d, err);
         break;
     }

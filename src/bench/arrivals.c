@@ -19,7 +19,8 @@ static gm_status positive(double *out, const char *text, const char *flag, gm_er
 static gm_status read_ramp(gm_arrivals *a, const gm_settings *s, gm_error *err)
 {
     if (isfinite(a->rate))
-        return gm_fail(err, GM_EARG, "with --ramp-up-strategy do not give --request-rate: the ramp is the rate");
+        return gm_fail(err, GM_EARG,
+                       "with --ramp-up-strategy do not give --request-rate: the ramp is the rate");
     if (!gm_settings_given(s, ramp_up_start_rps) || !gm_settings_given(s, ramp_up_end_rps))
         return gm_fail(err, GM_EARG, "--ramp-up-strategy needs --ramp-up-start-rps and --ramp-up-end-rps");
     if (a->ramp_start > a->ramp_end)
@@ -42,7 +43,8 @@ gm_status gm_arrivals_read(gm_arrivals *out, const gm_settings *s, gm_error *err
 
 static double rate_at(const gm_arrivals *a, size_t i, size_t n)
 {
-    double done = (double)i / (double)(n > 1 ? n - 1 : 1), start = (double)a->ramp_start, end = (double)a->ramp_end;
+    double done = (double)i / (double)(n > 1 ? n - 1 : 1), start = (double)a->ramp_start,
+           end = (double)a->ramp_end;
     if (!a->ramp) return a->rate;
     return strcmp(a->ramp, "linear") ? start * pow(end / start, done) : start + (end - start) * done;
 }
@@ -54,9 +56,12 @@ gm_status gm_arrivals_fill(const gm_arrivals *a, double *at, double *rates, size
     gm_mt19937_seed_numpy(&m, (uint32_t)a->seed);
     for (size_t i = 0; i < n; i++) {
         double rate = rate_at(a, i, n);
-        if (!(rate > 0)) return gm_fail(err, GM_EARG, "the ramp gives request %zu a rate of 0: start above 0 requests/s", i);
+        if (!(rate > 0))
+            return gm_fail(err, GM_EARG, "the ramp gives request %zu a rate of 0: start above 0 requests/s",
+                           i);
         if (isfinite(rate))
-            sum += isinf(a->burstiness) ? 1 / rate : gm_mt19937_gamma(&m, a->burstiness, 1 / (rate * a->burstiness));
+            sum += isinf(a->burstiness) ? 1 / rate
+                                        : gm_mt19937_gamma(&m, a->burstiness, 1 / (rate * a->burstiness));
         at[i] = sum;
         if (rates) rates[i] = rate;
     }

@@ -35,9 +35,11 @@ static void test_percentiles(void **state)
 
 enum { S = 1000000000 };
 
-static gm_outcome outcome(double start, double first, double last, int64_t tokens, size_t n_gaps, const float *gaps)
+static gm_outcome outcome(double start, double first, double last, int64_t tokens, size_t n_gaps,
+                          const float *gaps)
 {
-    gm_outcome o = {.ok = true, .usage = true, .prompt_tokens = 10, .output_tokens = tokens, .cached_tokens = -1};
+    gm_outcome o = {
+        .ok = true, .usage = true, .prompt_tokens = 10, .output_tokens = tokens, .cached_tokens = -1};
     o.start_ns = 5 * (int64_t)S + (int64_t)llround(start * S);
     o.first_ns = 5 * (int64_t)S + (int64_t)llround(first * S);
     o.last_ns = 5 * (int64_t)S + (int64_t)llround(last * S);
@@ -52,8 +54,10 @@ static void test_by_hand(void **state)
 {
     (void)state;
     const float half[] = {0.5f, 0.5f, 0.5f, 0.5f}, one[] = {1.0f};
-    gm_outcome o[4] = {outcome(0.0, 0.25, 2.25, 5, 4, half), outcome(0.0, 0.75, 1.75, 3, 1, one),
-                       outcome(1.5, 2.0, 2.0, 1, 0, half), {.error = gm_strdup("x"), .start_ns = 5 * (int64_t)S}};
+    gm_outcome o[4] = {outcome(0.0, 0.25, 2.25, 5, 4, half),
+                       outcome(0.0, 0.75, 1.75, 3, 1, one),
+                       outcome(1.5, 2.0, 2.0, 1, 0, half),
+                       {.error = gm_strdup("x"), .start_ns = 5 * (int64_t)S}};
     gm_drive_result r = {.outcomes = o, .n = 4, .begun_ns = 5 * (int64_t)S, .ended_ns = 9 * (int64_t)S};
     gm_figures_params p = {.percentiles = {50, 99}, .n_percentiles = 2, .has_goodput = true};
     for (int m = 0; m < GM_METRIC_COUNT; m++) p.goodput_ms[m] = INFINITY;
@@ -135,7 +139,8 @@ static void mean_and_cv(const double *at, size_t n, double *mean, double *cv)
     *cv = sqrt(squares / (double)n) / *mean;
 }
 
-/* Gaps of a gamma distribution of shape b have mean 1 / rate and a coefficient of variation of 1 / sqrt(b). */
+/* Gaps of a gamma distribution of shape b have mean 1 / rate and a coefficient of variation of 1 / sqrt(b).
+ */
 static void test_arrivals(void **state)
 {
     (void)state;
@@ -149,12 +154,14 @@ static void test_arrivals(void **state)
         mean_and_cv(at, N, &mean, &cv);
         near(at[N - 1], N / 50.0);
         near(mean, 0.02);
-        if (fabs(cv - want_cv[i]) > 0.05 * want_cv[i]) fail_msg("shape %s: variation %g, want %g", shapes[i], cv, want_cv[i]);
+        if (fabs(cv - want_cv[i]) > 0.05 * want_cv[i])
+            fail_msg("shape %s: variation %g, want %g", shapes[i], cv, want_cv[i]);
     }
     gm_arrivals a = READ(GM_OK, "--request-rate", "inf");
     assert_int_equal(gm_arrivals_fill(&a, at, NULL, 100, NULL), GM_OK);
     near(at[99], 0);
-    a = READ(GM_OK, "--ramp-up-strategy", "exponential", "--ramp-up-start-rps", "1", "--ramp-up-end-rps", "16", "--burstiness", "inf");
+    a = READ(GM_OK, "--ramp-up-strategy", "exponential", "--ramp-up-start-rps", "1", "--ramp-up-end-rps",
+             "16", "--burstiness", "inf");
     double rates[5];
     assert_int_equal(gm_arrivals_fill(&a, at, rates, 5, NULL), GM_OK);
     for (int i = 0; i < 5; i++) near(rates[i], pow(2, i));
@@ -172,6 +179,7 @@ static void test_arrivals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_percentiles), cmocka_unit_test(test_by_hand),
-                                       cmocka_unit_test(test_nothing_completed), cmocka_unit_test(test_arrivals)};
+                                       cmocka_unit_test(test_nothing_completed),
+                                       cmocka_unit_test(test_arrivals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

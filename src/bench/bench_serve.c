@@ -51,9 +51,8 @@ static gm_status check_pairs(const json_t *list, const char *flag, gm_error *err
 {
     size_t i;
     json_t *item;
-    json_array_foreach(list, i, item)
-        if (!strchr(json_string_value(item), '='))
-            return gm_fail(err, GM_EARG, "argument --%s: '%.64s' is not KEY=VALUE", flag, json_string_value(item));
+    json_array_foreach(list, i, item) if (!strchr(json_string_value(item), '=')) return gm_fail(
+        err, GM_EARG, "argument --%s: '%.64s' is not KEY=VALUE", flag, json_string_value(item));
     return GM_OK;
 }
 
@@ -67,7 +66,8 @@ static void make_urls(bench *b)
         b->base = gm_strndup(s->base_url, n);
     } else {
         const char *host = s->host ? s->host : "127.0.0.1";
-        b->base = printed(strchr(host, ':') ? "http://[%s]:%lld" : "http://%s:%lld", host, (long long)s->port);
+        b->base =
+            printed(strchr(host, ':') ? "http://[%s]:%lld" : "http://%s:%lld", host, (long long)s->port);
     }
     b->url = printed("%s%s", b->base, endpoint);
 }
@@ -78,7 +78,8 @@ static void make_headers(bench *b)
     size_t i;
     json_t *item;
     b->headers = json_array();
-    if (api_key && *api_key) json_array_append_new(b->headers, json_sprintf("Authorization: Bearer %s", api_key));
+    if (api_key && *api_key)
+        json_array_append_new(b->headers, json_sprintf("Authorization: Bearer %s", api_key));
     json_array_foreach(b->s->header, i, item)
     {
         const char *text = json_string_value(item), *eq = strchr(text, '=');
@@ -92,8 +93,8 @@ static gm_status check_endpoint(const bench *b, gm_error *err)
     size_t n = strlen(b->url), k = strlen(want);
     bool ends = n >= k && !strcmp(b->url + n - k, want);
     if (ends && (b->chat || !strstr(b->url, "chat/completions"))) return GM_OK;
-    return gm_fail(err, GM_EARG, "--backend %s talks to an --endpoint that ends in %s, not to %s", b->s->backend,
-                   b->chat ? "chat/completions" : "/completions", b->url);
+    return gm_fail(err, GM_EARG, "--backend %s talks to an --endpoint that ends in %s, not to %s",
+                   b->s->backend, b->chat ? "chat/completions" : "/completions", b->url);
 }
 
 static gm_status read_settings(bench *b, gm_error *err)
@@ -110,9 +111,10 @@ static gm_status read_settings(bench *b, gm_error *err)
     if (st) return st;
     make_urls(b);
     make_headers(b);
-    b->id_prefix = s->request_id_prefix
-                       ? gm_strdup(s->request_id_prefix)
-                       : printed("bench-%08x-", (unsigned)gm_mix64((uint64_t)gm_client_now_ns(), (uint64_t)getpid()));
+    b->id_prefix =
+        s->request_id_prefix
+            ? gm_strdup(s->request_id_prefix)
+            : printed("bench-%08x-", (unsigned)gm_mix64((uint64_t)gm_client_now_ns(), (uint64_t)getpid()));
     return check_endpoint(b, err);
 }
 
@@ -145,7 +147,8 @@ static gm_status ask_models(bench *b, gm_error *err)
         const char *id = json_string_value(json_object_get(m, "id"));
         if (b->model_name && id && !strcmp(id, b->model_name)) pick = m;
     }
-    const char *id = json_string_value(json_object_get(pick, "id")), *where = json_string_value(json_object_get(pick, "root"));
+    const char *id = json_string_value(json_object_get(pick, "id")),
+               *where = json_string_value(json_object_get(pick, "root"));
     if (!st && !id) st = gm_fail(err, GM_EFORMAT, "%s: no models", url);
     if (!st) {
         b->root = where ? gm_strdup(where) : NULL;
@@ -166,7 +169,8 @@ static gm_status find_model(bench *b, gm_error *err)
     if (s->model) {
         b->model_id = gm_strdup(s->model);
         b->model_name = gm_strdup(served ? served : s->model);
-        ask_models(b, &quiet); /* only to learn of the root: a server that is not up yet may be waited for later */
+        ask_models(
+            b, &quiet); /* only to learn of the root: a server that is not up yet may be waited for later */
         return GM_OK;
     }
     printf("Model not specified, fetching first model from server...\n");
@@ -185,10 +189,12 @@ static gm_status open_tokenizer(bench *b, gm_error *err)
         if (s->tokenizer) break;
     }
     if (b->tokenizer_dir) return gm_tokenizer_open(&b->tokenizer, b->tokenizer_dir, err);
-    if (s->tokenizer) return gm_fail(err, GM_ENOTFOUND, "--tokenizer %s: no tokenizer.json there", s->tokenizer);
-    return gm_fail(err, GM_ENOTFOUND,
-                   "no tokenizer.json in '%s'%s%s: give --tokenizer FOLDER, or --skip-tokenizer-init to send token ids",
-                   b->model_id, b->root ? " nor in " : "", b->root ? b->root : "");
+    if (s->tokenizer)
+        return gm_fail(err, GM_ENOTFOUND, "--tokenizer %s: no tokenizer.json there", s->tokenizer);
+    return gm_fail(
+        err, GM_ENOTFOUND,
+        "no tokenizer.json in '%s'%s%s: give --tokenizer FOLDER, or --skip-tokenizer-init to send token ids",
+        b->model_id, b->root ? " nor in " : "", b->root ? b->root : "");
 }
 
 static const char *config_folder(const bench *b)
@@ -208,24 +214,30 @@ static gm_status draw_prompts(bench *b, gm_error *err)
     gm_status st = GM_OK;
     p.keep_ids = !b->chat && !strcmp(b->s->dataset_name, "random");
     if (!b->tokenizer && !strcmp(b->s->dataset_name, "random")) {
-        if (b->chat) return gm_fail(err, GM_EARG, "--skip-tokenizer-init sends token ids, which chat completions do not take");
+        if (b->chat)
+            return gm_fail(err, GM_EARG,
+                           "--skip-tokenizer-init sends token ids, which chat completions do not take");
         if (!p.model_dir)
-            return gm_fail(err, GM_EARG, "--skip-tokenizer-init: the vocabulary's size is not known; give --model a folder with a config.json");
+            return gm_fail(err, GM_EARG,
+                           "--skip-tokenizer-init: the vocabulary's size is not known; give --model a folder "
+                           "with a config.json");
         if ((st = gm_model_config_load(&config, p.model_dir, NULL, err))) return st;
         p.vocab_size = config.vocab_size;
     }
     st = gm_dataset_draw(&b->data, b->s, &p, err);
     if (st) return st;
     if (b->data.n_repaired)
-        printf("%zu of %zu prompts did not survive decoding and encoding at their length (%+lld tokens in all): their last "
+        printf("%zu of %zu prompts did not survive decoding and encoding at their length (%+lld tokens in "
+               "all): their last "
                "words were replaced.\n",
                b->data.n_repaired, b->data.n, (long long)b->data.token_mismatch);
-    if (b->data.n_oversampled)
-        printf("Oversampled requests to reach %zu total samples.\n", b->data.n);
+    if (b->data.n_oversampled) printf("Oversampled requests to reach %zu total samples.\n", b->data.n);
     size_t extra = (size_t)b->s->num_warmups + (b->s->ready_check_timeout_sec > 0);
     if (!b->tokenizer && strcmp(b->s->dataset_name, "random") && extra)
-        return gm_fail(err, GM_EARG, "warm-ups and the ready check make prompts of their own: they need --tokenizer");
-    if ((st = gm_dataset_draw_warmups(&b->warmups, &b->data, extra, (uint64_t)b->s->seed, &p, err))) return st;
+        return gm_fail(err, GM_EARG,
+                       "warm-ups and the ready check make prompts of their own: they need --tokenizer");
+    if ((st = gm_dataset_draw_warmups(&b->warmups, &b->data, extra, (uint64_t)b->s->seed, &p, err)))
+        return st;
     bool random = !strcmp(b->s->dataset_name, "random");
     if (!random || b->chat || !b->tokenizer) return GM_OK;
     st = gm_align_to_server(&b->data, b->client, b->base, b->model_name, &b->ids_only, err);
@@ -243,8 +255,8 @@ static gm_status draw_prompts(bench *b, gm_error *err)
 
 /* ---- runs ---- */
 
-static gm_status drive(bench *b, gm_drive_result *r, const gm_sample *samples, size_t n, const double *at, const char *tag,
-                       gm_progress *bar, gm_error *err)
+static gm_status drive(bench *b, gm_drive_result *r, const gm_sample *samples, size_t n, const double *at,
+                       const char *tag, gm_progress *bar, gm_error *err)
 {
     char *prefix = printed("%s%s", b->id_prefix, tag);
     gm_drive_params p = {.client = b->client,
@@ -274,7 +286,8 @@ static gm_status wait_ready(bench *b, gm_error *err)
         bool ok = !st && r.outcomes[0].ok;
         if (!st && !ok)
             gm_fail(err, GM_EIO,
-                    "Initial test run failed - Please make sure benchmark arguments are correctly specified. Error: %s",
+                    "Initial test run failed - Please make sure benchmark arguments are correctly specified. "
+                    "Error: %s",
                     r.outcomes[0].error);
         gm_drive_result_fini(&r);
         if (st || ok) {
@@ -298,7 +311,8 @@ static gm_status warm_up(bench *b, gm_error *err)
     if (failed) {
         for (size_t i = 0; i < n; i++)
             if (!r.outcomes[i].ok) {
-                printf("WARNING: %zu of %zu warm-ups failed, the first with: %s\n", failed, n, r.outcomes[i].error);
+                printf("WARNING: %zu of %zu warm-ups failed, the first with: %s\n", failed, n,
+                       r.outcomes[i].error);
                 break;
             }
     }
@@ -339,8 +353,8 @@ static void announce(const bench *b)
     printf("Starting main benchmark run...\n");
     if (a->ramp) {
         printf("Traffic ramp-up strategy: %s.\n", a->ramp);
-        printf("Will increase RPS from %lld to %lld RPS over the duration of the benchmark.\n", (long long)a->ramp_start,
-               (long long)a->ramp_end);
+        printf("Will increase RPS from %lld to %lld RPS over the duration of the benchmark.\n",
+               (long long)a->ramp_start, (long long)a->ramp_end);
     } else {
         if (isfinite(a->rate)) gm_put_repr(&t, a->rate);
         else gm_str_puts(&t, "inf");
@@ -349,7 +363,8 @@ static void announce(const bench *b)
     gm_str_clear(&t);
     if (isfinite(a->burstiness)) gm_put_repr(&t, a->burstiness);
     else gm_str_puts(&t, "inf");
-    printf("Burstiness factor: %s (%s)\n", gm_str_c(&t), a->burstiness == 1.0 ? "Poisson process" : "Gamma distribution");
+    printf("Burstiness factor: %s (%s)\n", gm_str_c(&t),
+           a->burstiness == 1.0 ? "Poisson process" : "Gamma distribution");
     if (gm_settings_given(b->s, max_concurrency))
         printf("Maximum request concurrency: %lld\n", (long long)b->s->max_concurrency);
     else printf("Maximum request concurrency: None\n");
@@ -371,7 +386,8 @@ static json_t *rps_changes(const bench *b, const double *at, const double *rates
             localtime_r(&whole, &tm);
             size_t k = strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm);
             snprintf(text + k, sizeof text - k, ".%06d", (int)((t - (double)whole) * 1e6));
-            json_array_append_new(list, json_pack("{s:I, s:s}", "rps", (json_int_t)(last + 1), "timestamp", text));
+            json_array_append_new(list,
+                                  json_pack("{s:I, s:s}", "rps", (json_int_t)(last + 1), "timestamp", text));
         }
     return list;
 }
@@ -428,7 +444,9 @@ static gm_status save(const gm_run_report *r, gm_error *err)
     }
     gm_run_report_file_name(r, &name);
     gm_run_report_json(r, &text);
-    if (!st) st = s->append_result ? append_file(gm_str_c(&name), &text, err) : write_file(gm_str_c(&name), &text, err);
+    if (!st)
+        st = s->append_result ? append_file(gm_str_c(&name), &text, err)
+                              : write_file(gm_str_c(&name), &text, err);
     gm_str_fini(&text);
     gm_str_fini(&name);
     return st;
@@ -468,18 +486,20 @@ static gm_status measure(bench *b, int64_t *completed, gm_error *err)
         strftime(date, sizeof date, "%Y%m%d-%H%M%S", &tm);
         gm_figures_compute(&f, &run, &b->fp);
         gm_run_report r = {.s = b->s,
-                       .arrivals = &b->arrivals,
-                       .fp = &b->fp,
-                       .f = &f,
-                       .run = &run,
-                       .samples = b->data.samples,
-                       .before = &before,
-                       .after = &after,
-                       .model_id = b->model_id,
-                       .tokenizer_id = b->s->tokenizer ? b->s->tokenizer : b->tokenizer_dir ? b->model_id : NULL,
-                       .date = date,
-                       .rps_changes = changes,
-                       .counted_prompts = !b->chat};
+                           .arrivals = &b->arrivals,
+                           .fp = &b->fp,
+                           .f = &f,
+                           .run = &run,
+                           .samples = b->data.samples,
+                           .before = &before,
+                           .after = &after,
+                           .model_id = b->model_id,
+                           .tokenizer_id = b->s->tokenizer    ? b->s->tokenizer
+                                           : b->tokenizer_dir ? b->model_id
+                                                              : NULL,
+                           .date = date,
+                           .rps_changes = changes,
+                           .counted_prompts = !b->chat};
         gm_str text = {0};
         gm_run_report_text(&r, &text);
         fputs(gm_str_c(&text), stdout);
@@ -498,11 +518,15 @@ static gm_status prepare(bench *b, gm_error *err)
 {
     gm_status st = read_settings(b, err);
     if (st) return st;
-    int64_t most = b->s->max_concurrency > 0 && b->s->max_concurrency < b->s->num_prompts ? b->s->max_concurrency
-                                                                                        : b->s->num_prompts;
+    int64_t most = b->s->max_concurrency > 0 && b->s->max_concurrency < b->s->num_prompts
+                       ? b->s->max_concurrency
+                       : b->s->num_prompts;
     gm_error few;
     if (!gm_client_allow_sockets(most + 64, &few)) printf("WARNING: %s\n", few.message);
-    gm_client_params cp = {.streams_max = (int)most, .insecure = b->s->insecure, .curl_only = b->env->proxy, .headers = b->headers};
+    gm_client_params cp = {.streams_max = (int)most,
+                           .insecure = b->s->insecure,
+                           .curl_only = b->env->proxy,
+                           .headers = b->headers};
     st = gm_client_open(&b->client, &cp, err);
     if (!st) gm_client_look_up(b->client, b->url);
     if (!st) st = find_model(b, err);
@@ -535,8 +559,10 @@ gm_status gm_bench_serve(const gm_settings *s, const gm_bench_env *env, int64_t 
     *completed = 0;
     gm_status st = prepare(&b, err);
     if (!st) {
-        if (!gm_settings_given(s, temperature) && !(s->extra_body && json_object_get(s->extra_body, "temperature")))
-            printf("WARNING: temperature is not set: the server's default applies. --temperature 0 is greedy.\n");
+        if (!gm_settings_given(s, temperature) &&
+            !(s->extra_body && json_object_get(s->extra_body, "temperature")))
+            printf("WARNING: temperature is not set: the server's default applies. --temperature 0 is "
+                   "greedy.\n");
         printf("Starting initial single prompt test run...\n");
         if (s->ready_check_timeout_sec > 0) st = wait_ready(&b, err);
         else printf("Skipping endpoint ready check.\n");

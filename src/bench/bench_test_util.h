@@ -14,6 +14,10 @@ static inline gm_status settings_of(gm_settings *s, int n, const char *const *wo
     for (int i = 0; i < n; i++) gm_free(argv[i]);
     return st;
 }
-#define WORDS(...) (int)(sizeof(const char *[]){__VA_ARGS__} / sizeof(char *)), (const char *const[]){__VA_ARGS__}
+#define WORDS(...)                                                                                           \
+    (int)(sizeof(const char *[]){__VA_ARGS__} / sizeof(char *)), (const char *const[])                       \
+    {                                                                                                        \
+        __VA_ARGS__                                                                                          \
+    }
 
 #endif

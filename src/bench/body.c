@@ -22,7 +22,8 @@ static json_t *common_members(const gm_settings *s, bool chat, const char *model
     if (gm_settings_given(s, temperature)) json_object_set_new(o, "temperature", json_real(s->temperature));
     if (gm_settings_given(s, frequency_penalty))
         json_object_set_new(o, "frequency_penalty", json_real(s->frequency_penalty));
-    if (gm_settings_given(s, presence_penalty)) json_object_set_new(o, "presence_penalty", json_real(s->presence_penalty));
+    if (gm_settings_given(s, presence_penalty))
+        json_object_set_new(o, "presence_penalty", json_real(s->presence_penalty));
     if (gm_settings_given(s, repetition_penalty))
         json_object_set_new(o, "repetition_penalty", json_real(s->repetition_penalty));
     if (s->extra_body) json_object_update(o, s->extra_body);
@@ -33,7 +34,8 @@ void gm_body_maker_init(gm_body_maker *m, const gm_settings *s, bool chat, const
 {
     json_t *o = common_members(s, chat, model, ignore_eos);
     gm_str all = {0};
-    *m = (gm_body_maker){.chat = chat, .own_limit = json_object_get(o, chat ? "max_completion_tokens" : "max_tokens")};
+    *m = (gm_body_maker){.chat = chat,
+                         .own_limit = json_object_get(o, chat ? "max_completion_tokens" : "max_tokens")};
     gm_json_put(&all, o);
     gm_str_append(&m->common, gm_str_c(&all) + 1, all.len - 2);
     gm_str_fini(&all);
@@ -62,7 +64,8 @@ static void put_ids(gm_str *out, const gm_sample *s)
 void gm_body_make(const gm_body_maker *m, const gm_sample *s, gm_str *out)
 {
     gm_str_reserve(out, s->text_len + s->text_len / 16 + m->common.len + 256);
-    gm_str_puts(out, m->chat ? "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":" : "{\"prompt\":");
+    gm_str_puts(out, m->chat ? "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":"
+                             : "{\"prompt\":");
     if (s->text) gm_json_put_string(out, s->text, s->text_len);
     else put_ids(out, s);
     if (m->chat) gm_str_puts(out, "}]}]");

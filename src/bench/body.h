@@ -11,7 +11,8 @@ typedef struct gm_body_maker {
 } gm_body_maker;
 
 /* model: the name sent. ignore_eos as resolved by the caller. */
-void gm_body_maker_init(gm_body_maker *m, const gm_settings *s, bool chat, const char *model, bool ignore_eos);
+void gm_body_maker_init(gm_body_maker *m, const gm_settings *s, bool chat, const char *model,
+                        bool ignore_eos);
 void gm_body_maker_fini(gm_body_maker *m);
 void gm_body_make(const gm_body_maker *m, const gm_sample *sample, gm_str *out);
 

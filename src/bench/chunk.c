@@ -79,7 +79,8 @@ static bool skip(cursor *c, int depth)
     span s;
     if (depth > DEPTH_MAX) return false;
     switch (peek(c)) {
-    case '"': return string(c, &s);
+    case '"':
+        return string(c, &s);
     case '{':
         c->p++;
         while (member(c, &first, &s, &bad))
@@ -90,10 +91,12 @@ static bool skip(cursor *c, int depth)
         while (element(c, &first, &bad))
             if (!skip(c, depth + 1)) return false;
         return !bad;
-    default: break;
+    default:
+        break;
     }
     const char *start = c->p; /* a number, true, false, null */
-    while (c->p < c->end && (isalnum((unsigned char)*c->p) || *c->p == '-' || *c->p == '+' || *c->p == '.')) c->p++;
+    while (c->p < c->end && (isalnum((unsigned char)*c->p) || *c->p == '-' || *c->p == '+' || *c->p == '.'))
+        c->p++;
     return c->p > start;
 }
 
@@ -131,8 +134,8 @@ static void unescape(span s, gm_str *out)
         int hi = hex4(p, end), lo;
         if (hi < 0) return;
         p += 4;
-        if (hi >= 0xd800 && hi < 0xdc00 && end - p >= 6 && p[0] == '\\' && p[1] == 'u' && (lo = hex4(p + 2, end)) >= 0xdc00 &&
-            lo < 0xe000) {
+        if (hi >= 0xd800 && hi < 0xdc00 && end - p >= 6 && p[0] == '\\' && p[1] == 'u' &&
+            (lo = hex4(p + 2, end)) >= 0xdc00 && lo < 0xe000) {
             gm_str_put_utf8(out, 0x10000u + ((uint32_t)(hi - 0xd800) << 10) + (uint32_t)(lo - 0xdc00));
             p += 6;
         } else {
@@ -208,7 +211,8 @@ static int64_t count(cursor *c, bool *bad)
     cursor at = *c;
     *bad |= !skip(c, 0);
     if (ch < '0' || ch > '9') return -1;
-    for (; at.p < c->p && isdigit((unsigned char)*at.p) && v < (int64_t)1 << 50; at.p++) v = 10 * v + (*at.p - '0');
+    for (; at.p < c->p && isdigit((unsigned char)*at.p) && v < (int64_t)1 << 50; at.p++)
+        v = 10 * v + (*at.p - '0');
     return v;
 }
 

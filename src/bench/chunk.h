@@ -1,5 +1,5 @@
-/* What one chunk of a streamed answer says to somebody who measures: read without building a tree, because at 100,000
- * chunks a second a tree of each would be the client's main work. */
+/* What one chunk of a streamed answer says to somebody who measures: read without building a tree, because at
+ * 100,000 chunks a second a tree of each would be the client's main work. */
 #ifndef GM_BENCH_CHUNK_H
 #define GM_BENCH_CHUNK_H
 
@@ -14,8 +14,8 @@ typedef struct gm_chunk {
     bool error;
 } gm_chunk;
 
-/* json[0..len) is one JSON object. Text of the choices is appended to *text, an error's message to *error; either may be
- * NULL. GM_EFORMAT: not a JSON object. */
+/* json[0..len) is one JSON object. Text of the choices is appended to *text, an error's message to *error;
+ * either may be NULL. GM_EFORMAT: not a JSON object. */
 gm_status gm_chunk_read(gm_chunk *out, const char *json, size_t len, gm_str *text, gm_str *error);
 
 #endif

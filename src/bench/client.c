@@ -143,7 +143,8 @@ gm_status gm_client_open(gm_client **out, const gm_client_params *p, gm_error *e
     c->epoll = epoll_create1(EPOLL_CLOEXEC);
     c->multi = curl_multi_init();
     if (c->epoll < 0 || !c->multi) {
-        gm_status st = gm_fail(err, GM_EIO, "cannot start the HTTP client: %s", c->multi ? strerror(errno) : "libcurl failed");
+        gm_status st = gm_fail(err, GM_EIO, "cannot start the HTTP client: %s",
+                               c->multi ? strerror(errno) : "libcurl failed");
         gm_client_close(c);
         return st;
     }
@@ -152,7 +153,8 @@ gm_status gm_client_open(gm_client **out, const gm_client_params *p, gm_error *e
     curl_multi_setopt(c->multi, CURLMOPT_TIMERFUNCTION, on_timer);
     curl_multi_setopt(c->multi, CURLMOPT_TIMERDATA, c);
     curl_multi_setopt(c->multi, CURLMOPT_PIPELINING, (long)CURLPIPE_NOTHING);
-    curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS, (long)(p->streams_max > 0 ? p->streams_max + 4 : 65536));
+    curl_multi_setopt(c->multi, CURLMOPT_MAXCONNECTS,
+                      (long)(p->streams_max > 0 ? p->streams_max + 4 : 65536));
     gm_str lines = {0};
     json_array_foreach(p->headers, i, h)
     {
@@ -244,13 +246,15 @@ static void set_common(const gm_client *c, stream *s, const char *url, double ti
         curl_easy_setopt(s->easy, CURLOPT_SSL_VERIFYPEER, 0L);
         curl_easy_setopt(s->easy, CURLOPT_SSL_VERIFYHOST, 0L);
     }
-    for (const struct curl_slist *h = c->common; h; h = h->next) s->headers = curl_slist_append(s->headers, h->data);
+    for (const struct curl_slist *h = c->common; h; h = h->next)
+        s->headers = curl_slist_append(s->headers, h->data);
 }
 
 static void set_body(stream *s, const char *body, size_t len)
 {
     s->headers = curl_slist_append(s->headers, "Content-Type: application/json");
-    s->headers = curl_slist_append(s->headers, "Expect:"); /* a large body would first wait for "100 Continue" */
+    s->headers =
+        curl_slist_append(s->headers, "Expect:"); /* a large body would first wait for "100 Continue" */
     curl_easy_setopt(s->easy, CURLOPT_POST, 1L);
     curl_easy_setopt(s->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)len);
     curl_easy_setopt(s->easy, CURLOPT_POSTFIELDS, body);
@@ -285,7 +289,8 @@ void gm_client_start(gm_client *c, const gm_stream_request *r)
     c->open = s;
     c->n_open++;
     curl_multi_add_handle(c->multi, s->easy);
-    /* Now, not at the next turn: with a burst of thousands the first request would wait for the last one's body. */
+    /* Now, not at the next turn: with a burst of thousands the first request would wait for the last one's
+     * body. */
     c->timer_ns = -1;
     curl_multi_socket_action(c->multi, CURL_SOCKET_TIMEOUT, 0, &running);
 }
@@ -372,8 +377,8 @@ static void fetch_bytes(void *user, long status, const char *bytes, size_t len)
     if (answer->len + len <= (size_t)1 << 30) gm_str_append(answer, bytes, len);
 }
 
-gm_status gm_client_fetch(gm_client *c, const char *method, const char *url, const char *body, double timeout_s,
-                          long *status, gm_str *answer, gm_error *err)
+gm_status gm_client_fetch(gm_client *c, const char *method, const char *url, const char *body,
+                          double timeout_s, long *status, gm_str *answer, gm_error *err)
 {
     GM_ASSERT(gm_client_open_streams(c) == 0);
     stream *s = stream_take(c);
@@ -402,7 +407,7 @@ bool gm_client_allow_sockets(int64_t n, gm_error *err)
     struct rlimit more = r;
     more.rlim_cur = (rlim_t)n > r.rlim_max ? r.rlim_max : (rlim_t)n;
     if (!setrlimit(RLIMIT_NOFILE, &more) && (int64_t)more.rlim_cur >= n) return true;
-    gm_fail(err, GM_ECAPACITY, "this process may open %lld files, and %lld are needed (ulimit -n)", (long long)more.rlim_cur,
-            (long long)n);
+    gm_fail(err, GM_ECAPACITY, "this process may open %lld files, and %lld are needed (ulimit -n)",
+            (long long)more.rlim_cur, (long long)n);
     return false;
 }

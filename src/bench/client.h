@@ -1,6 +1,7 @@
-/* An HTTP client for one thread and thousands of open streams, driven by epoll: plain_http for http://, libcurl's multi
- * interface for https:// and behind a proxy. Connections are kept and reused. The client watches itself: how long one turn of its loop takes is how late it may have noticed
- * a byte, and whoever measures a server with it should know that. */
+/* An HTTP client for one thread and thousands of open streams, driven by epoll: plain_http for http://,
+ * libcurl's multi interface for https:// and behind a proxy. Connections are kept and reused. The client
+ * watches itself: how long one turn of its loop takes is how late it may have noticed a byte, and whoever
+ * measures a server with it should know that. */
 #ifndef GM_BENCH_CLIENT_H
 #define GM_BENCH_CLIENT_H
 
@@ -19,10 +20,10 @@ typedef struct gm_client_params {
 gm_status gm_client_open(gm_client **out, const gm_client_params *p, gm_error *err);
 void gm_client_close(gm_client *c);
 
-/* A whole request, waited for. method is GET or POST; body NULL: none. *status is 0 and GM_EIO comes back where there
- * was no answer at all. Not while streams are open. */
-gm_status gm_client_fetch(gm_client *c, const char *method, const char *url, const char *body, double timeout_s,
-                          long *status, gm_str *answer, gm_error *err);
+/* A whole request, waited for. method is GET or POST; body NULL: none. *status is 0 and GM_EIO comes back
+ * where there was no answer at all. Not while streams are open. */
+gm_status gm_client_fetch(gm_client *c, const char *method, const char *url, const char *body,
+                          double timeout_s, long *status, gm_str *answer, gm_error *err);
 
 typedef struct gm_stream_request {
     const char *url;
@@ -36,7 +37,8 @@ typedef struct gm_stream_request {
     void *user;
 } gm_stream_request;
 
-/* Look the host up now, so that the first request does not wait for it. A failure is left to the first request. */
+/* Look the host up now, so that the first request does not wait for it. A failure is left to the first
+ * request. */
 void gm_client_look_up(gm_client *c, const char *url);
 /* POST body as application/json. Callbacks run inside gm_client_turn() only. */
 void gm_client_start(gm_client *c, const gm_stream_request *r);

@@ -1,7 +1,7 @@
-/* Can the client keep up? A stub server in a child process streams to thousands of connections at a set pace; the client
- * reads, parses and measures them all on one thread. Printed: tokens/s received, processor time of the client, how long
- * the turns of its loop took.
- *   client_bench [streams 4096] [tokens/s in all 100000] [tokens a stream 120] [curl: all through libcurl] */
+/* Can the client keep up? A stub server in a child process streams to thousands of connections at a set pace;
+ * the client reads, parses and measures them all on one thread. Printed: tokens/s received, processor time of
+ * the client, how long the turns of its loop took. client_bench [streams 4096] [tokens/s in all 100000]
+ * [tokens a stream 120] [curl: all through libcurl] */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -37,23 +37,27 @@ static void send_all(int fd, const char *p, size_t n)
 
 static void send_chunk(peer *w, int n_tokens)
 {
-    static const char chunk[] = "{\"id\":\"cmpl-0123456789abcdef\",\"object\":\"text_completion\",\"created\":1764500000,"
-                                "\"model\":\"stub\",\"choices\":[{\"index\":0,\"text\":\" token\",\"logprobs\":null,"
-                                "\"finish_reason\":null,\"stop_reason\":null}]}";
+    static const char chunk[] =
+        "{\"id\":\"cmpl-0123456789abcdef\",\"object\":\"text_completion\",\"created\":1764500000,"
+        "\"model\":\"stub\",\"choices\":[{\"index\":0,\"text\":\" token\",\"logprobs\":null,"
+        "\"finish_reason\":null,\"stop_reason\":null}]}";
     char out[512];
     int n = snprintf(out, sizeof out, "%zx\r\ndata: %s\n\n\r\n", sizeof chunk - 1 + 8, chunk);
     send_all(w->fd, out, (size_t)n);
     if (--w->left) return;
     char last[256];
-    int k = snprintf(last, sizeof last, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":%d}}\n\ndata: [DONE]\n\n",
-                     n_tokens);
+    int k = snprintf(
+        last, sizeof last,
+        "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":%d}}\n\ndata: [DONE]\n\n",
+        n_tokens);
     n = snprintf(out, sizeof out, "%x\r\n%s\r\n0\r\n\r\n", (unsigned)k, last);
     send_all(w->fd, out, (size_t)n);
 }
 
 static void on_ready(peer *w, int n_tokens)
 {
-    static const char head[] = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    static const char head[] =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     char buf[16384];
     ssize_t k = read(w->fd, buf, sizeof buf - 1);
     if (k <= 0) return;
@@ -104,7 +108,8 @@ static int listen_any(int *port)
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof a;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 4096) || getsockname(fd, (struct sockaddr *)&a, &n)) {
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof a) || listen(fd, 4096) ||
+        getsockname(fd, (struct sockaddr *)&a, &n)) {
         perror("listen");
         exit(1);
     }
@@ -124,12 +129,14 @@ static void print_run(const gm_drive_result *r, double rate)
         if (r->outcomes[i].last_ns > last) last = r->outcomes[i].last_ns;
     }
     double streamed = (double)(last - first) * 1e-9;
-    printf("streams %zu, completed %lld, tokens %lld\n", r->n, (long long)f.completed, (long long)f.output_tokens);
-    printf("tokens/s while streaming    %10.0f  (asked for %.0f)\n", (double)f.output_tokens / streamed, rate);
-    printf("client processor time       %10.2f s of %.2f s: %.1f %% of one core, %.2f us a token\n", r->cpu_s, f.duration_s,
-           100 * r->cpu_s / f.duration_s, 1e6 * r->cpu_s / (double)f.output_tokens);
-    printf("loop turn p50 / p99 / max   %10.3f / %.3f / %.3f ms\n", 1e-6 * (double)r->loop.p50_ns, 1e-6 * (double)r->loop.p99_ns,
-           1e-6 * (double)r->loop.max_ns);
+    printf("streams %zu, completed %lld, tokens %lld\n", r->n, (long long)f.completed,
+           (long long)f.output_tokens);
+    printf("tokens/s while streaming    %10.0f  (asked for %.0f)\n", (double)f.output_tokens / streamed,
+           rate);
+    printf("client processor time       %10.2f s of %.2f s: %.1f %% of one core, %.2f us a token\n", r->cpu_s,
+           f.duration_s, 100 * r->cpu_s / f.duration_s, 1e6 * r->cpu_s / (double)f.output_tokens);
+    printf("loop turn p50 / p99 / max   %10.3f / %.3f / %.3f ms\n", 1e-6 * (double)r->loop.p50_ns,
+           1e-6 * (double)r->loop.p99_ns, 1e-6 * (double)r->loop.max_ns);
     printf("gaps mean / p99             %10.2f / %.2f ms  (paced at %.2f)\n", f.spread[GM_METRIC_ITL].mean,
            f.spread[GM_METRIC_ITL].p[0], 1e3 * (double)r->n / rate);
     printf("sent late p99 / max         %10.2f / %.2f ms\n", f.late_p99_ms, f.late_max_ms);
@@ -153,13 +160,17 @@ int main(int argc, char **argv)
     gm_body_maker body;
     gm_client *client = NULL;
     gm_sample *samples = gm_new_array(gm_sample, n);
-    for (int i = 0; i < n; i++) samples[i] = (gm_sample){.text = gm_strdup("x"), .text_len = 1, .prompt_len = 8, .output_len = n_tokens};
+    for (int i = 0; i < n; i++)
+        samples[i] =
+            (gm_sample){.text = gm_strdup("x"), .text_len = 1, .prompt_len = 8, .output_len = n_tokens};
     gm_body_maker_init(&body, &s, false, "stub", true);
     char url[64];
     snprintf(url, sizeof url, "http://127.0.0.1:%d/v1/completions", port);
-    gm_status st = gm_client_open(&client, &(gm_client_params){.streams_max = n, .timeout_s = 120, .curl_only = argc > 4}, &err);
+    gm_status st = gm_client_open(
+        &client, &(gm_client_params){.streams_max = n, .timeout_s = 120, .curl_only = argc > 4}, &err);
     gm_drive_result r = {0};
-    gm_drive_params p = {.client = client, .url = url, .id_prefix = "b-", .body = &body, .samples = samples, .n = (size_t)n};
+    gm_drive_params p = {
+        .client = client, .url = url, .id_prefix = "b-", .body = &body, .samples = samples, .n = (size_t)n};
     if (!st) st = gm_drive(&r, &p, &err);
     if (!st) print_run(&r, rate);
     else printf("%s\n", err.message);

@@ -1,5 +1,6 @@
-/* The HTTP client against answers played byte by byte by a thread: every form of body, every cut, kept connections that
- * the server closes, nonsense. Each case runs on our own client and on libcurl; both must see the same. */
+/* The HTTP client against answers played byte by byte by a thread: every form of body, every cut, kept
+ * connections that the server closes, nonsense. Each case runs on our own client and on libcurl; both must
+ * see the same. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +22,7 @@
 /* What the player does with each request of a connection, in turn; NULL ends the list and closes. */
 typedef struct script {
     const char *answers[4];
-    size_t slice;   /* bytes a write; 0: all at once */
+    size_t slice; /* bytes a write; 0: all at once */
     bool close_after_last;
 } script;
 
@@ -130,10 +131,16 @@ static void ask(gm_client *c, int port, seen *s)
     gm_str_clear(&s->body);
     s->ends = 0;
     s->status = s->status_at_end = 0;
-    gm_client_start(c, &(gm_stream_request){.url = url, .request_id = "id-7", .body = gm_strdup("{\"a\":1}"), .body_len = 7, .on_bytes = on_bytes,
-                                            .on_end = on_end, .user = s});
+    gm_client_start(c, &(gm_stream_request){.url = url,
+                                            .request_id = "id-7",
+                                            .body = gm_strdup("{\"a\":1}"),
+                                            .body_len = 7,
+                                            .on_bytes = on_bytes,
+                                            .on_end = on_end,
+                                            .user = s});
     assert_int_equal(s->ends, 0);
-    for (int64_t end = gm_client_now_ns() + 20000000000; !s->ends && gm_client_now_ns() < end;) gm_client_turn(c, gm_client_now_ns() + 50000000);
+    for (int64_t end = gm_client_now_ns() + 20000000000; !s->ends && gm_client_now_ns() < end;)
+        gm_client_turn(c, gm_client_now_ns() + 50000000);
     assert_int_equal(s->ends, 1);
     assert_int_equal(gm_client_open_streams(c), 0);
 }
@@ -160,7 +167,8 @@ static void test_bodies(void **state)
 {
     (void)state;
     static const good cases[] = {
-        {OK_CHUNKED "5\r\nhello\r\n1;ext=\"x\"\r\n,\r\n00A\r\n 012345678\r\n0\r\n\r\n", "hello, 012345678", 200, false},
+        {OK_CHUNKED "5\r\nhello\r\n1;ext=\"x\"\r\n,\r\n00A\r\n 012345678\r\n0\r\n\r\n", "hello, 012345678",
+         200, false},
         {OK_CHUNKED "3\r\nabc\r\n0\r\nTrailer: x\r\n\r\n", "abc", 200, false},
         {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc", "abc", 200, false},
         {"HTTP/1.1 404 Not Found\r\nContent-Length:0\r\n\r\n", "", 404, false},
@@ -171,14 +179,17 @@ static void test_bodies(void **state)
     for (int curl = 0; curl < 2; curl++)
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
             for (size_t slice = 0; slice < 3; slice++) {
-                script s = {.answers = {cases[i].answer}, .slice = slice, .close_after_last = cases[i].closes};
+                script s = {
+                    .answers = {cases[i].answer}, .slice = slice, .close_after_last = cases[i].closes};
                 player p;
                 seen got = {0};
                 player_start(&p, &s);
                 gm_client *c = client(curl, 20);
                 ask(c, p.port, &got);
-                if (got.failed || strcmp(gm_str_c(&got.body), cases[i].body) || got.status_at_end != cases[i].status)
-                    fail_msg("case %zu, slices of %zu, curl %d: '%s' status %ld error '%s'", i, slice, curl, gm_str_c(&got.body), got.status_at_end, got.error);
+                if (got.failed || strcmp(gm_str_c(&got.body), cases[i].body) ||
+                    got.status_at_end != cases[i].status)
+                    fail_msg("case %zu, slices of %zu, curl %d: '%s' status %ld error '%s'", i, slice, curl,
+                             gm_str_c(&got.body), got.status_at_end, got.error);
                 assert_non_null(strstr(p.last_request, "POST /v1/completions HTTP/1.1\r\n"));
                 assert_non_null(strstr(p.last_request, "\r\nX-Mine: yes\r\n"));
                 assert_non_null(strstr(p.last_request, "\r\nx-request-id: id-7\r\n"));
@@ -209,8 +220,10 @@ static void test_broken(void **state)
             player_start(&p, &s);
             gm_client *c = client(curl, 20);
             ask(c, p.port, &got);
-            /* libcurl takes headers that break off as an answer without a body: no token, and so a failed request too */
-            if (!got.failed && !(curl && !got.body.len)) fail_msg("case %zu, curl %d: taken as whole", i, curl);
+            /* libcurl takes headers that break off as an answer without a body: no token, and so a failed
+             * request too */
+            if (!got.failed && !(curl && !got.body.len))
+                fail_msg("case %zu, curl %d: taken as whole", i, curl);
             gm_client_close(c);
             player_stop(&p);
             gm_str_fini(&got.body);
@@ -220,7 +233,9 @@ static void test_broken(void **state)
 static void test_kept_connections(void **state)
 {
     (void)state;
-    static const script three = {.answers = {OK_CHUNKED "1\r\na\r\n0\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nb", OK_CHUNKED "0\r\n\r\n"}},
+    static const script three = {.answers = {OK_CHUNKED "1\r\na\r\n0\r\n\r\n",
+                                             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nb",
+                                             OK_CHUNKED "0\r\n\r\n"}},
                         one = {.answers = {OK_CHUNKED "1\r\na\r\n0\r\n\r\n"}, .close_after_last = true};
     for (int curl = 0; curl < 2; curl++) {
         player p;
@@ -235,7 +250,8 @@ static void test_kept_connections(void **state)
         assert_int_equal(p.n_requests, 3);
         gm_client_close(c);
         player_stop(&p);
-        /* closed after each answer without saying so: the next request goes out once more on a new connection */
+        /* closed after each answer without saying so: the next request goes out once more on a new connection
+         */
         c = client(curl, 20);
         player_start(&p, &one);
         for (int i = 0; i < 5; i++) {
@@ -303,7 +319,12 @@ static void test_abort(void **state)
         gm_client *c = client(curl, 20);
         snprintf(url, sizeof url, "http://127.0.0.1:%d/x", p.port);
         for (int i = 0; i < 3; i++)
-            gm_client_start(c, &(gm_stream_request){.url = url, .body = gm_strdup("{}"), .body_len = 2, .on_bytes = on_bytes, .on_end = on_end, .user = &got});
+            gm_client_start(c, &(gm_stream_request){.url = url,
+                                                    .body = gm_strdup("{}"),
+                                                    .body_len = 2,
+                                                    .on_bytes = on_bytes,
+                                                    .on_end = on_end,
+                                                    .user = &got});
         for (int i = 0; i < 5; i++) gm_client_turn(c, gm_client_now_ns() + 10000000);
         assert_int_equal(gm_client_open_streams(c), 3);
         gm_client_abort(c);
@@ -317,8 +338,10 @@ static void test_abort(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bodies),    cmocka_unit_test(test_broken),     cmocka_unit_test(test_kept_connections),
-                                       cmocka_unit_test(test_no_server), cmocka_unit_test(test_time_limit), cmocka_unit_test(test_abort)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bodies),           cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_kept_connections), cmocka_unit_test(test_no_server),
+        cmocka_unit_test(test_time_limit),       cmocka_unit_test(test_abort)};
     signal(SIGPIPE, SIG_IGN);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

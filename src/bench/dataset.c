@@ -26,7 +26,6 @@ void gm_dataset_fini(gm_dataset *d)
     memset(d, 0, sizeof *d);
 }
 
-
 /* As vLLM fills up: the same seed again, one choice for each missing sample. */
 static void oversample(gm_dataset *d, const gm_settings *s)
 {
@@ -62,7 +61,8 @@ gm_status gm_dataset_draw(gm_dataset *out, const gm_settings *s, const gm_datase
         if (sets[i].file && !s->dataset_path)
             return gm_fail(err, GM_EARG, "--dataset-name %s needs --dataset-path", sets[i].name);
         if (!sets[i].file && s->dataset_path)
-            return gm_fail(err, GM_EARG, "--dataset-name %s makes its prompts: it takes no --dataset-path", sets[i].name);
+            return gm_fail(err, GM_EARG, "--dataset-name %s makes its prompts: it takes no --dataset-path",
+                           sets[i].name);
         gm_status st = sets[i].draw(out, s, p, err);
         if (!st && !out->n) st = gm_fail(err, GM_EFORMAT, "%s has no usable sample", s->dataset_path);
         if (st) {

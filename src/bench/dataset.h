@@ -1,6 +1,6 @@
-/* Prompts and lengths to ask for. The same seed gives the same requests as vLLM's client gives (np_random.h), except
- * that lengths are exact: where decoding and encoding again does not come out at the length asked for after the ten
- * tries that vLLM makes, the end of the prompt is replaced by words that do. */
+/* Prompts and lengths to ask for. The same seed gives the same requests as vLLM's client gives (np_random.h),
+ * except that lengths are exact: where decoding and encoding again does not come out at the length asked for
+ * after the ten tries that vLLM makes, the end of the prompt is replaced by words that do. */
 #ifndef GM_BENCH_DATASET_H
 #define GM_BENCH_DATASET_H
 
@@ -29,14 +29,14 @@ typedef struct gm_dataset_params {
     const char *model_dir;         /* for the chat template; may be NULL */
     int32_t vocab_size;            /* with no tokenizer */
     bool keep_ids;
-    bool chat;  /* the server renders its own template: the client must not */
+    bool chat; /* the server renders its own template: the client must not */
 } gm_dataset_params;
 
 /* What s->dataset_name asks for: s->num_prompts samples. */
 gm_status gm_dataset_draw(gm_dataset *out, const gm_settings *s, const gm_dataset_params *p, gm_error *err);
 /* n prompts like those of d (the same lengths in turn) that are not among them: for warm-ups and probes. */
-gm_status gm_dataset_draw_warmups(gm_dataset *out, const gm_dataset *d, size_t n, uint64_t seed, const gm_dataset_params *p,
-                                  gm_error *err);
+gm_status gm_dataset_draw_warmups(gm_dataset *out, const gm_dataset *d, size_t n, uint64_t seed,
+                                  const gm_dataset_params *p, gm_error *err);
 void gm_dataset_fini(gm_dataset *d);
 
 /* The random data set alone, for tests. */

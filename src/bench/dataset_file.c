@@ -1,5 +1,5 @@
-/* Data sets from files: ShareGPT conversations, JSON lines of prompts, a poem. Orders and choices are those of Python's
- * random module with the same seed. */
+/* Data sets from files: ShareGPT conversations, JSON lines of prompts, a poem. Orders and choices are those
+ * of Python's random module with the same seed. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,8 @@ static gm_status count(const gm_dataset_params *p, const char *text, size_t len,
     return st;
 }
 
-static gm_sample *add_text(gm_dataset *d, const char *text, size_t len, int32_t prompt_len, int64_t output_len)
+static gm_sample *add_text(gm_dataset *d, const char *text, size_t len, int32_t prompt_len,
+                           int64_t output_len)
 {
     gm_sample *s = gm_dataset_add(d);
     s->text = gm_strndup(text, len);
@@ -67,7 +68,8 @@ gm_status gm_dataset_sharegpt(gm_dataset *d, const gm_settings *s, const gm_data
     int64_t fixed_len = gm_settings_given(s, output_len) ? s->output_len : s->sharegpt_output_len;
     gm_status st = need_tokenizer(p, "sharegpt", err);
     if (!st) st = gm_json_load(&root, s->dataset_path, &(gm_json_limits){.bytes_max = (size_t)4 << 30}, err);
-    if (!st && !json_is_array(root)) st = gm_fail(err, GM_EFORMAT, "%s: not a list of conversations", s->dataset_path);
+    if (!st && !json_is_array(root))
+        st = gm_fail(err, GM_EFORMAT, "%s: not a list of conversations", s->dataset_path);
     json_array_foreach(root, i, entry) if (turn(entry, 0) && turn(entry, 1)) json_array_append(kept, entry);
     size_t n = json_array_size(kept);
     size_t *order = new_order(n, s);
@@ -75,7 +77,8 @@ gm_status gm_dataset_sharegpt(gm_dataset *d, const gm_settings *s, const gm_data
         const json_t *e = json_array_get(kept, order[i]), *prompt = turn(e, 0), *answer = turn(e, 1);
         int32_t n_prompt = 0, n_answer = 0;
         st = count(p, json_string_value(prompt), json_string_length(prompt), &n_prompt, err);
-        if (!st && !fixed) st = count(p, json_string_value(answer), json_string_length(answer), &n_answer, err);
+        if (!st && !fixed)
+            st = count(p, json_string_value(answer), json_string_length(answer), &n_answer, err);
         int64_t n_output = fixed ? fixed_len : n_answer;
         if (!st && valid_lengths(n_prompt, n_output, fixed))
             add_text(d, json_string_value(prompt), json_string_length(prompt), n_prompt, n_output);
@@ -100,11 +103,14 @@ static gm_status templater_open(templater *t, const gm_dataset_params *p, gm_err
                                 : gm_fail(err, GM_ENOTFOUND, "no folder with a config.json is known");
     if (!st) st = gm_chat_detect(&t->format, p->model_dir, &t->config, &warning, err);
     gm_free(warning);
-    if (st) return gm_context(err, st, "the chat template is not known (--skip-chat-template sends prompts as they stand)");
+    if (st)
+        return gm_context(
+            err, st, "the chat template is not known (--skip-chat-template sends prompts as they stand)");
     return GM_OK;
 }
 
-static gm_status templater_render(const templater *t, const char *text, size_t len, gm_str *out, gm_error *err)
+static gm_status templater_render(const templater *t, const char *text, size_t len, gm_str *out,
+                                  gm_error *err)
 {
     json_t *messages = json_array(), *m = json_object();
     gm_chat_prompt prompt = {0};
@@ -164,13 +170,18 @@ gm_status gm_dataset_custom(gm_dataset *d, const gm_settings *s, const gm_datase
                      *wanted = json_object_get(row, "output_tokens");
         int32_t n_prompt = -1;
         gm_str_clear(&text);
-        if (render) st = templater_render(&t, json_string_value(prompt), json_string_length(prompt), &text, err);
+        if (render)
+            st = templater_render(&t, json_string_value(prompt), json_string_length(prompt), &text, err);
         else gm_str_append(&text, json_string_value(prompt), json_string_length(prompt));
         if (!st && p->tokenizer) st = count(p, gm_str_c(&text), text.len, &n_prompt, err);
         if (!st && output < 0 && !json_is_integer(wanted))
-            st = gm_fail(err, GM_EFORMAT, "%s: row %zu has no whole number \"output_tokens\", which --custom-output-len -1 asks for",
-                         s->dataset_path, order[i] + 1);
-        if (!st) add_text(d, gm_str_c(&text), text.len, n_prompt, output < 0 ? json_integer_value(wanted) : output);
+            st = gm_fail(
+                err, GM_EFORMAT,
+                "%s: row %zu has no whole number \"output_tokens\", which --custom-output-len -1 asks for",
+                s->dataset_path, order[i] + 1);
+        if (!st)
+            add_text(d, gm_str_c(&text), text.len, n_prompt,
+                     output < 0 ? json_integer_value(wanted) : output);
     }
     gm_free(order);
     gm_str_fini(&text);
@@ -238,14 +249,16 @@ gm_status gm_dataset_sonnet(gm_dataset *d, const gm_settings *s, const gm_datase
     if (!st) st = poem_read(&m, s->dataset_path, p, err);
     if (!st) st = templater_render(&t, base, sizeof base - 1, &rendered, err);
     if (!st) st = count(p, gm_str_c(&rendered), rendered.len, &n_base, err);
-    if (!st && in <= n_base) st = gm_fail(err, GM_EARG, "--sonnet-input-len must be above %d, the tokens of the question", n_base);
+    if (!st && in <= n_base)
+        st = gm_fail(err, GM_EARG, "--sonnet-input-len must be above %d, the tokens of the question", n_base);
     long lines = st ? 0 : round_half_even((double)(in - n_base) / m.mean_len);
     long fixed = st ? 0 : round_half_even((double)(s->sonnet_prefix_len - n_base) / m.mean_len);
     if (fixed < 0) fixed = 0;
     if (fixed > (long)m.n) fixed = (long)m.n;
     gm_mt19937_seed_python(&r, (uint64_t)s->seed);
     for (int64_t tries = 0; !st && d->n < (size_t)s->num_prompts; tries++) {
-        if (tries > 1000 + 100 * s->num_prompts) st = gm_fail(err, GM_EARG, "no sonnet prompt stays within %lld tokens", (long long)in);
+        if (tries > 1000 + 100 * s->num_prompts)
+            st = gm_fail(err, GM_EARG, "no sonnet prompt stays within %lld tokens", (long long)in);
         gm_str_clear(&prompt);
         gm_str_puts(&prompt, base);
         for (long i = 0; i < fixed; i++) gm_str_puts(&prompt, m.lines[i]);

@@ -13,7 +13,8 @@ enum { TRIES = 10, WORDS_MAX = 2048, TAIL = 8, THREADS_MAX = 64, WINDOW = 512, W
 
 static gm_status read_ratio(const json_t *v, double *out, const char *what, gm_error *err)
 {
-    if (!json_is_number(v)) return gm_fail(err, GM_EARG, "argument --random-range-ratio: %s is not a number", what);
+    if (!json_is_number(v))
+        return gm_fail(err, GM_EARG, "argument --random-range-ratio: %s is not a number", what);
     *out = json_number_value(v);
     if (*out >= 0 && *out < 1) return GM_OK;
     return gm_fail(err, GM_EARG, "argument --random-range-ratio: %s must be in [0, 1), not %g", what, *out);
@@ -23,9 +24,10 @@ gm_status gm_random_shape_read(gm_random_shape *out, const gm_settings *s, gm_er
 {
     json_t *v = NULL;
     const char *text = s->random_range_ratio;
-    *out = (gm_random_shape){.input_len = gm_settings_given(s, input_len) ? s->input_len : s->random_input_len,
-                             .output_len = gm_settings_given(s, output_len) ? s->output_len : s->random_output_len,
-                             .prefix_len = s->random_prefix_len};
+    *out = (gm_random_shape){
+        .input_len = gm_settings_given(s, input_len) ? s->input_len : s->random_input_len,
+        .output_len = gm_settings_given(s, output_len) ? s->output_len : s->random_output_len,
+        .prefix_len = s->random_prefix_len};
     gm_status st = gm_json_parse(&v, text, strlen(text), "argument --random-range-ratio", NULL, err);
     if (st) return GM_EARG;
     if (json_is_object(v)) {
@@ -61,7 +63,8 @@ static bool is_plain_word(const char *b, size_t n)
     return true;
 }
 
-/* Tokens that are a blank and letters: pre-splitting cuts before each, so they keep their ids side by side. */
+/* Tokens that are a blank and letters: pre-splitting cuts before each, so they keep their ids side by side.
+ */
 static void find_words(gm_prompt_maker *m)
 {
     gm_str text = {0};
@@ -73,7 +76,8 @@ static void find_words(gm_prompt_maker *m)
         gm_str_clear(&text);
         for (int k = 0; k < 3; k++) gm_str_append(&text, b, n);
         if (encode(m, &text, &ids, NULL)) continue;
-        if (ids.n == 3 && ids.data[0] == m->allowed[i] && ids.data[2] == m->allowed[i]) gm_ids_push(&m->words, m->allowed[i]);
+        if (ids.n == 3 && ids.data[0] == m->allowed[i] && ids.data[2] == m->allowed[i])
+            gm_ids_push(&m->words, m->allowed[i]);
     }
     gm_ids_fini(&ids);
     gm_str_fini(&text);
@@ -83,7 +87,9 @@ gm_status gm_prompt_maker_init(gm_prompt_maker *m, const gm_dataset_params *p, g
 {
     *m = (gm_prompt_maker){.p = p};
     int32_t n = p->tokenizer ? gm_tokenizer_size(p->tokenizer) : p->vocab_size;
-    if (n < 1) return gm_fail(err, GM_EARG, "without a tokenizer the vocabulary's size must be known (--model FOLDER)");
+    if (n < 1)
+        return gm_fail(err, GM_EARG,
+                       "without a tokenizer the vocabulary's size must be known (--model FOLDER)");
     m->allowed = gm_new_array(int32_t, n);
     for (int32_t id = 0; id < n; id++) {
         if (!p->tokenizer) {
@@ -123,8 +129,8 @@ void gm_draft_fini(gm_draft *w)
     gm_str_fini(&w->text);
 }
 
-/* vLLM's gen_prompt_decode_to_target_len(): ten rounds of decode, encode, cut or append. Without rng it stops where the
- * next thing would be to append. */
+/* vLLM's gen_prompt_decode_to_target_len(): ten rounds of decode, encode, cut or append. Without rng it stops
+ * where the next thing would be to append. */
 static gm_status round_trips(const gm_prompt_maker *m, gm_draft *w, gm_pcg64 *rng, gm_error *err)
 {
     size_t want = (size_t)w->target;
@@ -150,8 +156,8 @@ void gm_draft_advance(const gm_prompt_maker *m, gm_draft *w)
     if (m->p->tokenizer && !w->settled) w->failed = round_trips(m, w, NULL, NULL) != GM_OK;
 }
 
-/* Cut ever more off the end and put single-token words there instead, until the text counts right: w->text and w->again.
- * The words come from a stream of their own, so that the other prompts are those of vLLM. */
+/* Cut ever more off the end and put single-token words there instead, until the text counts right: w->text
+ * and w->again. The words come from a stream of their own, so that the other prompts are those of vLLM. */
 static gm_status repair(const gm_prompt_maker *m, gm_draft *w, gm_error *err)
 {
     gm_rng r;
@@ -172,7 +178,8 @@ static gm_status repair(const gm_prompt_maker *m, gm_draft *w, gm_error *err)
             gm_str_append(&w->text, gm_str_c(&cut), cut.len);
             for (size_t i = have; i < want; i++) {
                 size_t n;
-                const char *b = gm_tokenizer_bytes(m->p->tokenizer, m->words.data[gm_rng_below(&r, m->words.n)], &n);
+                const char *b =
+                    gm_tokenizer_bytes(m->p->tokenizer, m->words.data[gm_rng_below(&r, m->words.n)], &n);
                 gm_str_append(&w->text, b, n);
             }
             st = encode(m, &w->text, &w->again, err);
@@ -191,7 +198,8 @@ static gm_status repair(const gm_prompt_maker *m, gm_draft *w, gm_error *err)
     return st;
 }
 
-gm_status gm_draft_finish(const gm_prompt_maker *m, gm_draft *w, gm_dataset *d, int32_t output_len, gm_pcg64 *rng, gm_error *err)
+gm_status gm_draft_finish(const gm_prompt_maker *m, gm_draft *w, gm_dataset *d, int32_t output_len,
+                          gm_pcg64 *rng, gm_error *err)
 {
     gm_status st = GM_OK;
     const gm_ids *ids = &w->seq;
@@ -235,14 +243,17 @@ static void *advance_some(void *arg)
     return NULL;
 }
 
-/* Each draft as far as it comes without random numbers, on all processors: the order of the draws stays that of one. */
+/* Each draft as far as it comes without random numbers, on all processors: the order of the draws stays that
+ * of one. */
 static void advance_all(const gm_prompt_maker *m, gm_draft *drafts, size_t n)
 {
     pthread_t threads[THREADS_MAX];
     crew c = {.m = m, .drafts = drafts, .n = n};
     long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     int n_threads = 0, want = (int)(cpus < 1 ? 1 : cpus > THREADS_MAX ? THREADS_MAX : cpus) - 1;
-    while (n_threads < want && (size_t)n_threads + 1 < n && !pthread_create(&threads[n_threads], NULL, advance_some, &c)) n_threads++;
+    while (n_threads < want && (size_t)n_threads + 1 < n &&
+           !pthread_create(&threads[n_threads], NULL, advance_some, &c))
+        n_threads++;
     advance_some(&c);
     for (int i = 0; i < n_threads; i++) pthread_join(threads[i], NULL);
 }
@@ -261,7 +272,9 @@ static bounds bounds_of(int64_t len, double ratio)
 static gm_status check_shape(const gm_random_shape *h, bounds in, gm_error *err)
 {
     if (in.low + h->prefix_len < 1)
-        return gm_fail(err, GM_EARG, "--random-input-len %lld with ratio %g and --random-prefix-len %lld makes prompts without a token",
+        return gm_fail(err, GM_EARG,
+                       "--random-input-len %lld with ratio %g and --random-prefix-len %lld makes prompts "
+                       "without a token",
                        (long long)h->input_len, h->input_ratio, (long long)h->prefix_len);
     if (in.high + h->prefix_len > 1 << 28) return gm_fail(err, GM_EARG, "--random-input-len is too large");
     return GM_OK;
@@ -288,7 +301,8 @@ static size_t draft_window(const gm_prompt_maker *m, const plan *a, size_t first
         gm_draft *w = &drafts[k];
         gm_draft_begin(w, (int32_t)(a->prefix_len + a->lens[i]));
         for (int64_t j = 0; j < a->prefix_len; j++) gm_ids_push(&w->seq, a->prefix[j]);
-        for (int64_t j = 0; j < a->lens[i]; j++) gm_ids_push(&w->seq, m->allowed[(a->offsets[i] + (int64_t)i + j) % m->n_allowed]);
+        for (int64_t j = 0; j < a->lens[i]; j++)
+            gm_ids_push(&w->seq, m->allowed[(a->offsets[i] + (int64_t)i + j) % m->n_allowed]);
         tokens += w->target;
     }
     return k;
@@ -301,7 +315,8 @@ static gm_status make_all(const gm_prompt_maker *m, const plan *a, gm_dataset *d
     for (size_t first = 0, k; first < a->n && !st; first += k) {
         k = draft_window(m, a, first, drafts);
         advance_all(m, drafts, k);
-        for (size_t i = 0; i < k && !st; i++) st = gm_draft_finish(m, &drafts[i], d, (int32_t)a->outs[first + i], g, err);
+        for (size_t i = 0; i < k && !st; i++)
+            st = gm_draft_finish(m, &drafts[i], d, (int32_t)a->outs[first + i], g, err);
     }
     for (size_t i = 0; i < WINDOW; i++) gm_draft_fini(&drafts[i]);
     gm_free(drafts);
@@ -337,13 +352,14 @@ gm_status gm_dataset_random(gm_dataset *d, const gm_settings *s, const gm_datase
     return st;
 }
 
-gm_status gm_dataset_draw_warmups(gm_dataset *out, const gm_dataset *d, size_t n, uint64_t seed, const gm_dataset_params *p,
-                                  gm_error *err)
+gm_status gm_dataset_draw_warmups(gm_dataset *out, const gm_dataset *d, size_t n, uint64_t seed,
+                                  const gm_dataset_params *p, gm_error *err)
 {
     gm_prompt_maker m;
     gm_draft w = {0};
     gm_pcg64 g;
-    const uint32_t words[] = {(uint32_t)seed, (uint32_t)(seed >> 32), 0x77617261u}; /* a stream beside that of the data set */
+    const uint32_t words[] = {(uint32_t)seed, (uint32_t)(seed >> 32),
+                              0x77617261u}; /* a stream beside that of the data set */
     memset(out, 0, sizeof *out);
     if (!n) return GM_OK;
     gm_status st = gm_prompt_maker_init(&m, p, err);
@@ -351,7 +367,8 @@ gm_status gm_dataset_draw_warmups(gm_dataset *out, const gm_dataset *d, size_t n
     for (size_t i = 0; i < n && !st; i++) {
         const gm_sample *like = &d->samples[i % d->n];
         gm_draft_begin(&w, like->prompt_len > 0 ? like->prompt_len : 32);
-        for (int32_t k = 0; k < w.target; k++) gm_ids_push(&w.seq, m.allowed[gm_pcg64_integer(&g, 0, m.n_allowed)]);
+        for (int32_t k = 0; k < w.target; k++)
+            gm_ids_push(&w.seq, m.allowed[gm_pcg64_integer(&g, 0, m.n_allowed)]);
         st = gm_draft_finish(&m, &w, out, like->output_len, &g, err);
     }
     gm_draft_fini(&w);

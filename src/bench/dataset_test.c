@@ -21,17 +21,20 @@ static gm_tokenizer *tokenizer;
 static gm_status draw(gm_dataset *d, bool with_tokenizer, gm_error *err, int n, const char *const *words)
 {
     gm_settings s;
-    gm_dataset_params p = {.tokenizer = with_tokenizer ? tokenizer : NULL, .model_dir = MODEL, .vocab_size = 1000, .keep_ids = true};
+    gm_dataset_params p = {.tokenizer = with_tokenizer ? tokenizer : NULL,
+                           .model_dir = MODEL,
+                           .vocab_size = 1000,
+                           .keep_ids = true};
     assert_int_equal(settings_of(&s, n, words, err), GM_OK);
     gm_status st = gm_dataset_draw(d, &s, &p, err);
     gm_settings_fini(&s);
     return st;
 }
 #define DRAW(d, ...) assert_int_equal(draw(d, true, NULL, WORDS(__VA_ARGS__)), GM_OK)
-#define REFUSED(...)                                                                                                   \
-    do {                                                                                                               \
-        gm_dataset no;                                                                                                 \
-        assert_int_not_equal(draw(&no, true, NULL, WORDS(__VA_ARGS__)), GM_OK);                                        \
+#define REFUSED(...)                                                                                         \
+    do {                                                                                                     \
+        gm_dataset no;                                                                                       \
+        assert_int_not_equal(draw(&no, true, NULL, WORDS(__VA_ARGS__)), GM_OK);                              \
     } while (0)
 
 static void exact(const gm_dataset *d)
@@ -39,7 +42,8 @@ static void exact(const gm_dataset *d)
     for (size_t i = 0; i < d->n; i++) {
         const gm_sample *s = &d->samples[i];
         gm_ids ids = {0};
-        assert_int_equal(gm_tokenizer_encode(tokenizer, s->text, s->text_len, GM_ADDED_MATCH, &ids, NULL), GM_OK);
+        assert_int_equal(gm_tokenizer_encode(tokenizer, s->text, s->text_len, GM_ADDED_MATCH, &ids, NULL),
+                         GM_OK);
         assert_int_equal(ids.n, s->prompt_len);
         assert_int_equal(s->n_ids, s->prompt_len);
         assert_memory_equal(ids.data, s->ids, ids.n * sizeof *ids.data);
@@ -53,7 +57,8 @@ static void test_random_range(void **state)
     (void)state;
     gm_dataset d;
     int32_t low = INT32_MAX, high = 0, out_low = INT32_MAX, out_high = 0;
-    DRAW(&d, "--num-prompts", "1000", "--random-input-len", "2048", "--random-output-len", "256", "--random-range-ratio", "0.8");
+    DRAW(&d, "--num-prompts", "1000", "--random-input-len", "2048", "--random-output-len", "256",
+         "--random-range-ratio", "0.8");
     assert_int_equal(d.n, 1000);
     assert_int_equal(d.samples[0].prompt_len, 3198);
     assert_int_equal(d.samples[3].prompt_len, 1293);
@@ -78,14 +83,17 @@ static void test_random_corners(void **state)
     (void)state;
     gm_dataset d;
     DRAW(&d, "--num-prompts", "300", "--random-input-len", "1", "--random-output-len", "1");
-    for (size_t i = 0; i < d.n; i++) assert_true(d.samples[i].prompt_len == 1 && d.samples[i].output_len == 1 && d.samples[i].text_len > 0);
+    for (size_t i = 0; i < d.n; i++)
+        assert_true(d.samples[i].prompt_len == 1 && d.samples[i].output_len == 1 &&
+                    d.samples[i].text_len > 0);
     exact(&d);
     gm_dataset_fini(&d);
     DRAW(&d, "--num-prompts", "2", "--random-input-len", "96000", "--random-output-len", "32000");
     assert_int_equal(d.samples[1].prompt_len, 96000);
     exact(&d);
     gm_dataset_fini(&d);
-    DRAW(&d, "--num-prompts", "200", "--random-input-len", "100", "--random-range-ratio", "{\"input\": 0.0, \"output\": 0.5}", "--random-output-len", "10");
+    DRAW(&d, "--num-prompts", "200", "--random-input-len", "100", "--random-range-ratio",
+         "{\"input\": 0.0, \"output\": 0.5}", "--random-output-len", "10");
     for (size_t i = 0; i < d.n; i++) {
         assert_int_equal(d.samples[i].prompt_len, 100);
         assert_in_range(d.samples[i].output_len, 5, 15);
@@ -93,7 +101,8 @@ static void test_random_corners(void **state)
     gm_dataset_fini(&d);
     DRAW(&d, "--num-prompts", "20", "--random-input-len", "40", "--random-prefix-len", "30");
     int same = 0;
-    for (size_t i = 1; i < d.n; i++) same += !memcmp(d.samples[i].ids, d.samples[0].ids, 25 * sizeof(int32_t));
+    for (size_t i = 1; i < d.n; i++)
+        same += !memcmp(d.samples[i].ids, d.samples[0].ids, 25 * sizeof(int32_t));
     assert_true(same >= 15); /* a round trip may change ids of the prefix, of all prompts alike */
     assert_int_equal(d.samples[0].prompt_len, 70);
     exact(&d);
@@ -147,15 +156,20 @@ static void test_ids_only(void **state)
     gm_settings s;
     gm_body_maker m;
     gm_str body = {0};
-    assert_int_equal(settings_of(&s, WORDS("--temperature", "0", "--extra-body", "{\"min_tokens\": 3, \"stream\": true}"), NULL), GM_OK);
+    assert_int_equal(
+        settings_of(&s, WORDS("--temperature", "0", "--extra-body", "{\"min_tokens\": 3, \"stream\": true}"),
+                    NULL),
+        GM_OK);
     gm_body_maker_init(&m, &s, false, "m\"x", true);
     d.samples[0].n_ids = 2;
     d.samples[0].ids[0] = 0;
     d.samples[0].ids[1] = 154819;
     d.samples[0].output_len = 6;
     gm_body_make(&m, &d.samples[0], &body);
-    assert_string_equal(gm_str_c(&body), "{\"prompt\":[0,154819],\"max_tokens\":6,\"model\":\"m\\\"x\",\"repetition_penalty\":1.0,\"stream\":true,"
-                                         "\"stream_options\":{\"include_usage\":true},\"ignore_eos\":true,\"temperature\":0.0,\"min_tokens\":3}");
+    assert_string_equal(gm_str_c(&body), "{\"prompt\":[0,154819],\"max_tokens\":6,\"model\":\"m\\\"x\","
+                                         "\"repetition_penalty\":1.0,\"stream\":true,"
+                                         "\"stream_options\":{\"include_usage\":true},\"ignore_eos\":true,"
+                                         "\"temperature\":0.0,\"min_tokens\":3}");
     gm_str_fini(&body);
     gm_body_maker_fini(&m);
     gm_settings_fini(&s);
@@ -180,8 +194,11 @@ static void test_sharegpt(void **state)
     gm_str text = {0};
     gm_str_puts(&text, "[{\"conversations\":[{\"value\":\"only one\"}]},{\"id\":1}");
     for (int i = 0; i < 20; i++)
-        gm_str_printf(&text, ",{\"conversations\":[{\"from\":\"human\",\"value\":\"Question number %d about the cat and the dog?\"},"
-                             "{\"value\":\"%s\"}]}", i, i == 3 ? "no" : "An answer that is long enough to be kept.");
+        gm_str_printf(&text,
+                      ",{\"conversations\":[{\"from\":\"human\",\"value\":\"Question number %d about the cat "
+                      "and the dog?\"},"
+                      "{\"value\":\"%s\"}]}",
+                      i, i == 3 ? "no" : "An answer that is long enough to be kept.");
     gm_str_puts(&text, "]");
     char *path = write_file(gm_str_c(&text));
     /* Python: random.seed(0); l = list(range(20)); random.shuffle(l) begins 10 18 16 14 0 17 */
@@ -194,11 +211,13 @@ static void test_sharegpt(void **state)
         assert_true(d.samples[i].output_len >= 4);
     }
     gm_dataset_fini(&d);
-    DRAW(&d, "--dataset-name", "sharegpt", "--dataset-path", path, "--num-prompts", "30", "--disable-shuffle");
+    DRAW(&d, "--dataset-name", "sharegpt", "--dataset-path", path, "--num-prompts", "30",
+         "--disable-shuffle");
     assert_int_equal(d.n, 30);
     assert_int_equal(d.n_oversampled, 11); /* one of the twenty has an answer that is too short */
     gm_dataset_fini(&d);
-    DRAW(&d, "--dataset-name", "sharegpt", "--dataset-path", path, "--num-prompts", "30", "--no-oversample", "--sharegpt-output-len", "2");
+    DRAW(&d, "--dataset-name", "sharegpt", "--dataset-path", path, "--num-prompts", "30", "--no-oversample",
+         "--sharegpt-output-len", "2");
     assert_int_equal(d.n, 20);
     assert_int_equal(d.samples[0].output_len, 2);
     gm_dataset_fini(&d);
@@ -214,8 +233,10 @@ static void test_custom(void **state)
 {
     (void)state;
     gm_dataset d;
-    char *path = write_file("{\"prompt\": \"one\", \"output_tokens\": 11}\n\n{\"prompt\": \"two\", \"output_tokens\": 22}\n");
-    DRAW(&d, "--dataset-name", "custom", "--dataset-path", path, "--num-prompts", "2", "--disable-shuffle", "--custom-output-len", "-1", "--skip-chat-template");
+    char *path = write_file(
+        "{\"prompt\": \"one\", \"output_tokens\": 11}\n\n{\"prompt\": \"two\", \"output_tokens\": 22}\n");
+    DRAW(&d, "--dataset-name", "custom", "--dataset-path", path, "--num-prompts", "2", "--disable-shuffle",
+         "--custom-output-len", "-1", "--skip-chat-template");
     assert_string_equal(d.samples[0].text, "one");
     assert_int_equal(d.samples[1].output_len, 22);
     gm_dataset_fini(&d);
@@ -255,9 +276,11 @@ static void test_sonnet(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_range), cmocka_unit_test(test_random_corners), cmocka_unit_test(test_seed),
-                                       cmocka_unit_test(test_ids_only),     cmocka_unit_test(test_sharegpt),       cmocka_unit_test(test_custom),
-                                       cmocka_unit_test(test_sonnet)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_range), cmocka_unit_test(test_random_corners),
+        cmocka_unit_test(test_seed),         cmocka_unit_test(test_ids_only),
+        cmocka_unit_test(test_sharegpt),     cmocka_unit_test(test_custom),
+        cmocka_unit_test(test_sonnet)};
     gm_error err;
     if (gm_tokenizer_open(&tokenizer, MODEL, &err)) {
         printf("skipped: %s\n", err.message);

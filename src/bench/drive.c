@@ -63,7 +63,8 @@ static void on_event(void *user, const char *data, size_t len)
     }
     gm_str said = {0};
     if (gm_chunk_read(&c, data, len, &f->text, &said)) {
-        gm_str_printf(&said, "the stream holds a message that is not JSON: %.*s", len < 200 ? (int)len : 200, data);
+        gm_str_printf(&said, "the stream holds a message that is not JSON: %.*s", len < 200 ? (int)len : 200,
+                      data);
         fail_flight(f, gm_str_c(&said), said.len);
     } else if (c.error) {
         fail_flight(f, said.len ? gm_str_c(&said) : "the stream carries an error", said.len ? said.len : 27);
@@ -233,7 +234,8 @@ static double cpu_seconds(void)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
 static void driver_fini(driver *d)

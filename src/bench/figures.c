@@ -6,8 +6,8 @@
 
 #include "base/mem.h"
 
-const char *const gm_metric_key[GM_METRIC_COUNT] = {"ttft", "tpot", "itl", "e2el", "client_queue_time",
-                                                    "e2el_including_client_queue"};
+const char *const gm_metric_key[GM_METRIC_COUNT] = {
+    "ttft", "tpot", "itl", "e2el", "client_queue_time", "e2el_including_client_queue"};
 
 static int by_value(const void *a, const void *b)
 {
@@ -38,7 +38,8 @@ static void spread_of(gm_spread *out, double *v, size_t n, const gm_figures_para
     out->mean = 1e3 * mean;
     out->std = 1e3 * sqrt(squares / (double)n);
     out->median = 1e3 * gm_percentile_sorted(v, n, 50);
-    for (int i = 0; i < p->n_percentiles; i++) out->p[i] = 1e3 * gm_percentile_sorted(v, n, p->percentiles[i]);
+    for (int i = 0; i < p->n_percentiles; i++)
+        out->p[i] = 1e3 * gm_percentile_sorted(v, n, p->percentiles[i]);
 }
 
 static double seconds(int64_t ns)
@@ -71,7 +72,8 @@ static void sum_up(gm_figures *f, const gm_drive_result *r, const gm_figures_par
         f->input_tokens += o->prompt_tokens;
         f->output_tokens += o->output_tokens;
         f->without_usage += !o->usage;
-        if (o->cached_tokens >= 0) f->cached_tokens = (f->cached_tokens < 0 ? 0 : f->cached_tokens) + o->cached_tokens;
+        if (o->cached_tokens >= 0)
+            f->cached_tokens = (f->cached_tokens < 0 ? 0 : f->cached_tokens) + o->cached_tokens;
         f->chunks += (int64_t)o->n_gaps + 1;
         if (p->has_goodput && is_good(o, p)) f->good++;
     }
@@ -103,7 +105,8 @@ static void spread_gaps(gm_figures *f, const gm_drive_result *r, const gm_figure
     size_t n = 0;
     double *v = gm_new_array(double, f->chunks + 1);
     for (size_t i = 0; i < r->n; i++)
-        for (size_t k = 0; r->outcomes[i].ok && k < r->outcomes[i].n_gaps; k++) v[n++] = (double)r->outcomes[i].gaps[k];
+        for (size_t k = 0; r->outcomes[i].ok && k < r->outcomes[i].n_gaps; k++)
+            v[n++] = (double)r->outcomes[i].gaps[k];
     spread_of(&f->spread[GM_METRIC_ITL], v, n, p);
     gm_free(v);
 }

@@ -1,5 +1,6 @@
-/* Figures of a run, by vLLM's definitions: over the requests that succeeded; the duration runs from the first submission
- * to the last end, nothing trimmed; percentiles interpolate linearly; the standard deviation is the population's. */
+/* Figures of a run, by vLLM's definitions: over the requests that succeeded; the duration runs from the first
+ * submission to the last end, nothing trimmed; percentiles interpolate linearly; the standard deviation is
+ * the population's. */
 #ifndef GM_BENCH_FIGURES_H
 #define GM_BENCH_FIGURES_H
 
@@ -38,8 +39,8 @@ typedef struct gm_figures {
     int64_t input_tokens, output_tokens, cached_tokens; /* cached: -1 unknown */
     int64_t chunks; /* of successful requests; output_tokens / chunks tokens came in each */
     int64_t without_usage;
-    double peak_chunks_s; /* most chunks in one whole second */
-    int64_t peak_concurrent; /* most requests that touched one whole second */
+    double peak_chunks_s;                        /* most chunks in one whole second */
+    int64_t peak_concurrent;                     /* most requests that touched one whole second */
     double request_s, good_s, output_s, total_s; /* throughputs */
     gm_spread spread[GM_METRIC_COUNT];
     double late_mean_ms, late_p99_ms, late_max_ms; /* sent after it could have been */

@@ -57,7 +57,8 @@ static gm_status only_keys(const json_t *o, const char *allowed, const char *wha
 }
 
 /* May be absent; *out is borrowed from o. */
-static gm_status get(json_t **out, const json_t *o, const char *key, json_type type, const char *what, gm_error *err)
+static gm_status get(json_t **out, const json_t *o, const char *key, json_type type, const char *what,
+                     gm_error *err)
 {
     *out = json_object_get(o, key);
     if (!*out || json_typeof(*out) == type || (type == JSON_REAL && json_is_number(*out))) return GM_OK;
@@ -72,12 +73,14 @@ static gm_status get_text(char **out, const json_t *o, const char *key, const ch
     return st;
 }
 
-static gm_status get_int(int64_t *out, const json_t *o, const char *key, int64_t low, const char *what, gm_error *err)
+static gm_status get_int(int64_t *out, const json_t *o, const char *key, int64_t low, const char *what,
+                         gm_error *err)
 {
     json_t *v;
     gm_status st = get(&v, o, key, JSON_INTEGER, what, err);
     if (!st && v) *out = json_integer_value(v);
-    if (!st && v && *out < low) return gm_fail(err, GM_EFORMAT, "%s: '%s' must be at least %lld", what, key, (long long)low);
+    if (!st && v && *out < low)
+        return gm_fail(err, GM_EFORMAT, "%s: '%s' must be at least %lld", what, key, (long long)low);
     return st;
 }
 
@@ -88,9 +91,8 @@ static gm_status get_words(json_t **out, const json_t *o, const char *key, const
     json_t *v;
     gm_status st = get(out, o, key, JSON_ARRAY, what, err);
     if (st) return st;
-    json_array_foreach(*out, i, v)
-        if (!json_is_string(v) && !json_is_number(v))
-            return gm_fail(err, GM_EFORMAT, "%s: '%s' holds something other than strings and numbers", what, key);
+    json_array_foreach(*out, i, v) if (!json_is_string(v) && !json_is_number(v)) return gm_fail(
+        err, GM_EFORMAT, "%s: '%s' holds something other than strings and numbers", what, key);
     return GM_OK;
 }
 
@@ -100,9 +102,12 @@ static gm_status get_concurrency(json_t **out, const json_t *o, const char *what
     json_t *v;
     gm_status st = get(out, o, "concurrency", JSON_ARRAY, what, err);
     if (st) return st;
-    json_array_foreach(*out, i, v)
-        if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > 1000000)
-            return gm_fail(err, GM_EFORMAT, "%s: 'concurrency' is a list of whole numbers from 1", what);
+    json_array_foreach(
+        *out, i, v) if (!json_is_integer(v) || json_integer_value(v) < 1 ||
+                        json_integer_value(v) >
+                            1000000) return gm_fail(err, GM_EFORMAT,
+                                                    "%s: 'concurrency' is a list of whole numbers from 1",
+                                                    what);
     return GM_OK;
 }
 
@@ -129,7 +134,8 @@ static gm_status read_shape(gm_grid_shape *s, const json_t *o, size_t i, gm_erro
     char what[64], name[96];
     json_t *v;
     snprintf(what, sizeof what, "shape %zu", i + 1);
-    gm_status st = only_keys(o, " name input output prefix range_ratio bench concurrency servers ", what, err);
+    gm_status st =
+        only_keys(o, " name input output prefix range_ratio bench concurrency servers ", what, err);
     if (!st) st = get_text(&s->name, o, "name", what, err);
     if (!st) st = get_int(&s->input, o, "input", 1, what, err);
     if (!st) st = get_int(&s->output, o, "output", 1, what, err);
@@ -143,7 +149,8 @@ static gm_status read_shape(gm_grid_shape *s, const json_t *o, size_t i, gm_erro
     if (!st) st = get_concurrency(&s->concurrency, o, what, err);
     if (!st) st = get_words(&s->servers, o, "servers", what, err);
     if (!st && !s->bench && (!s->input || !s->output))
-        st = gm_fail(err, GM_EFORMAT, "%s: it needs 'input' and 'output', or 'bench' arguments that name a data set", what);
+        st = gm_fail(err, GM_EFORMAT,
+                     "%s: it needs 'input' and 'output', or 'bench' arguments that name a data set", what);
     if (!st && !s->name) {
         snprintf(name, sizeof name, "%lld/%lld", (long long)s->input, (long long)s->output);
         s->name = gm_strdup(name);
@@ -163,7 +170,8 @@ static bool is_among(const json_t *list, const char *name)
 
 static void put_file_word(gm_str *out, const char *word)
 {
-    for (const char *p = word; *p; p++) gm_str_putc(out, isalnum((unsigned char)*p) || strchr("._-", *p) ? *p : '-');
+    for (const char *p = word; *p; p++)
+        gm_str_putc(out, isalnum((unsigned char)*p) || strchr("._-", *p) ? *p : '-');
 }
 
 static void hash_text(uint64_t *h, const char *text)
@@ -193,12 +201,14 @@ static char *make_key(const gm_grid *g, const gm_grid_point *p)
     return gm_strdup(text);
 }
 
-static void add_point(gm_grid *g, size_t server, size_t shape, int64_t concurrency, int64_t prompts, int64_t seed)
+static void add_point(gm_grid *g, size_t server, size_t shape, int64_t concurrency, int64_t prompts,
+                      int64_t seed)
 {
     gm_str path = {0};
     g->points = gm_realloc_array(g->points, g->n_points + 1, sizeof *g->points);
     gm_grid_point *p = &g->points[g->n_points++];
-    *p = (gm_grid_point){.server = server, .shape = shape, .concurrency = concurrency, .num_prompts = prompts, .seed = seed};
+    *p = (gm_grid_point){
+        .server = server, .shape = shape, .concurrency = concurrency, .num_prompts = prompts, .seed = seed};
     gm_str_printf(&path, "%s/points/", g->out);
     put_file_word(&path, g->servers[server].name);
     gm_str_puts(&path, "__");
@@ -218,14 +228,15 @@ static gm_status make_points(gm_grid *g, gm_error *err)
     if (!st) st = get_int(&seed, g->file, "seed", 0, "the file", err);
     if (!st) st = get_concurrency(&all, g->file, "the file", err);
     for (size_t s = 0; s < g->n_servers && !st; s++) {
-        /* Each point has a seed of its own, the same for all servers: no point finds its prompts in the cache that an
-         * earlier one filled. */
+        /* Each point has a seed of its own, the same for all servers: no point finds its prompts in the cache
+         * that an earlier one filled. */
         int64_t index = 0;
         for (size_t h = 0; h < g->n_shapes && !st; h++) {
             const json_t *list = g->shapes[h].concurrency ? g->shapes[h].concurrency : all;
             size_t i;
             json_t *c;
-            if (!json_array_size(list)) st = gm_fail(err, GM_EFORMAT, "shape '%s' has no 'concurrency'", g->shapes[h].name);
+            if (!json_array_size(list))
+                st = gm_fail(err, GM_EFORMAT, "shape '%s' has no 'concurrency'", g->shapes[h].name);
             json_array_foreach(list, i, c)
             {
                 index++;
@@ -243,7 +254,8 @@ static gm_status check_names(const gm_grid *g, gm_error *err)
     for (size_t a = 0; a < g->n_points; a++)
         for (size_t b = 0; b < a; b++)
             if (!strcmp(g->points[a].path, g->points[b].path))
-                return gm_fail(err, GM_EFORMAT, "two points have the record %s: give servers and shapes different names",
+                return gm_fail(err, GM_EFORMAT,
+                               "two points have the record %s: give servers and shapes different names",
                                g->points[a].path);
     return GM_OK;
 }
@@ -252,7 +264,9 @@ static gm_status read_lists(gm_grid *g, gm_error *err)
 {
     json_t *servers, *shapes, *bench, *o;
     size_t i;
-    gm_status st = only_keys(g->file, " title out bench server shape concurrency prompts_per_concurrency num_prompts seed ", "the file", err);
+    gm_status st = only_keys(
+        g->file, " title out bench server shape concurrency prompts_per_concurrency num_prompts seed ",
+        "the file", err);
     if (!st) st = get(&servers, g->file, "server", JSON_ARRAY, "the file", err);
     if (!st) st = get(&shapes, g->file, "shape", JSON_ARRAY, "the file", err);
     if (!st) st = get_words(&bench, g->file, "bench", "the file", err);
@@ -327,7 +341,8 @@ void gm_grid_point_load(gm_grid_point *p)
     p->record = NULL;
     if (gm_json_load(&p->record, p->path, NULL, NULL)) return;
     const char *key = json_string_value(json_object_get(p->record, "grid_key"));
-    if (key && !strcmp(key, p->key) && json_integer_value(json_object_get(p->record, "completed")) > 0) return;
+    if (key && !strcmp(key, p->key) && json_integer_value(json_object_get(p->record, "completed")) > 0)
+        return;
     json_decref(p->record);
     p->record = NULL;
 }

@@ -1,5 +1,6 @@
-/* `glimmer bench grid`: servers x shapes x concurrencies from one file. Each point is a `bench serve` of its own whose
- * JSON file is the record; what is recorded is not measured again, so a stopped grid goes on where it stopped. */
+/* `glimmer bench grid`: servers x shapes x concurrencies from one file. Each point is a `bench serve` of its
+ * own whose JSON file is the record; what is recorded is not measured again, so a stopped grid goes on where
+ * it stopped. */
 #ifndef GM_BENCH_GRID_H
 #define GM_BENCH_GRID_H
 
@@ -13,8 +14,8 @@ typedef struct gm_grid_server {
 
 typedef struct gm_grid_shape {
     char *name;
-    int64_t input, output, prefix; /* 0: said in its bench arguments */
-    char *range_ratio;             /* NULL: 0 */
+    int64_t input, output, prefix;         /* 0: said in its bench arguments */
+    char *range_ratio;                     /* NULL: 0 */
     json_t *bench, *concurrency, *servers; /* servers NULL: all */
 } gm_grid_shape;
 
@@ -37,7 +38,8 @@ typedef struct gm_grid {
     size_t n_points;
 } gm_grid;
 
-/* *.json or *.toml; out_dir NULL: the file's "out", else its name without the ending. Reads the records that are there. */
+/* *.json or *.toml; out_dir NULL: the file's "out", else its name without the ending. Reads the records that
+ * are there. */
 gm_status gm_grid_open(gm_grid *g, const char *path, const char *out_dir, gm_error *err);
 void gm_grid_close(gm_grid *g);
 /* Look for the record of a point again. */
@@ -47,8 +49,8 @@ double gm_grid_number(const gm_grid_point *p, const char *key);
 /* Sessions of this shape that the cache of the server holds: its tokens by input + output; NAN: unknown. */
 double gm_grid_capacity(const gm_grid *g, size_t server, size_t shape);
 
-/* Start and stop servers, run what is missing; progress on stdout. program: this executable. A point that fails is
- * reported and left for the next time; *failed counts them. */
+/* Start and stop servers, run what is missing; progress on stdout. program: this executable. A point that
+ * fails is reported and left for the next time; *failed counts them. */
 gm_status gm_grid_run(gm_grid *g, const char *program, volatile const int *stop, int *failed, gm_error *err);
 /* The words of a point's `bench serve`, NULL-terminated; free with gm_grid_args_free(). */
 char **gm_grid_args(const gm_grid *g, const gm_grid_point *p, const char *program, int64_t kv_tokens);

@@ -1,5 +1,5 @@
-/* The grid's page: one file, no script, no font or picture from elsewhere. Plots are inline SVG whose colours come from
- * the style sheet, so that they follow light and dark. */
+/* The grid's page: one file, no script, no font or picture from elsewhere. Plots are inline SVG whose colours
+ * come from the style sheet, so that they follow light and dark. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,38 +10,60 @@
 enum { WIDTH = 440, HEIGHT = 300, LEFT = 58, RIGHT = 16, TOP = 14, BOTTOM = 44, TICKS_MAX = 24, COLORS = 8 };
 
 static const char style[] =
-    ":root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d5dae0;--grid:#e9ecf0;--head:#f4f6f8;"
-    "--c0:#0b62c4;--c1:#c2410c;--c2:#157f3b;--c3:#8b2fc9;--c4:#a16207;--c5:#be185d;--c6:#0f766e;--c7:#4b5563}\n"
-    "@media (prefers-color-scheme:dark){:root{--bg:#14171b;--fg:#e6e9ed;--dim:#9aa4af;--line:#3a424b;--grid:#272d34;"
-    "--head:#1d2228;--c0:#6cb0ff;--c1:#ff9f6b;--c2:#6fd08c;--c3:#cf9bff;--c4:#e8c15a;--c5:#ff8fb8;--c6:#5fd3c6;--c7:#b6bfca}}\n"
-    "*{box-sizing:border-box}body{margin:0 auto;max-width:1240px;padding:20px 16px 60px;background:var(--bg);color:var(--fg);"
+    ":root{color-scheme:light "
+    "dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d5dae0;--grid:#e9ecf0;--head:#f4f6f8;"
+    "--c0:#0b62c4;--c1:#c2410c;--c2:#157f3b;--c3:#8b2fc9;--c4:#a16207;--c5:#be185d;--c6:#0f766e;--c7:#4b5563}"
+    "\n"
+    "@media "
+    "(prefers-color-scheme:dark){:root{--bg:#14171b;--fg:#e6e9ed;--dim:#9aa4af;--line:#3a424b;--grid:#272d34;"
+    "--head:#1d2228;--c0:#6cb0ff;--c1:#ff9f6b;--c2:#6fd08c;--c3:#cf9bff;--c4:#e8c15a;--c5:#ff8fb8;--c6:#"
+    "5fd3c6;--c7:#b6bfca}}\n"
+    "*{box-sizing:border-box}body{margin:0 auto;max-width:1240px;padding:20px 16px "
+    "60px;background:var(--bg);color:var(--fg);"
     "font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}\n"
-    "h1{font-size:1.6rem;line-height:1.25;margin:.2em 0 .4em}h2{font-size:1.25rem;margin:2em 0 .4em;padding-top:.6em;"
+    "h1{font-size:1.6rem;line-height:1.25;margin:.2em 0 .4em}h2{font-size:1.25rem;margin:2em 0 "
+    ".4em;padding-top:.6em;"
     "border-top:1px solid var(--line)}p{margin:.5em 0}.dim{color:var(--dim)}\n"
     "nav a{display:inline-block;margin:0 .9em .3em 0;padding:.3em 0}a{color:var(--c0)}\n"
-    ".key{display:flex;flex-wrap:wrap;gap:.3em 1.2em;margin:.6em 0;padding:0;list-style:none;font-size:.92rem}\n"
+    ".key{display:flex;flex-wrap:wrap;gap:.3em 1.2em;margin:.6em "
+    "0;padding:0;list-style:none;font-size:.92rem}\n"
     ".key svg{width:34px;height:14px;vertical-align:-2px;margin-right:.4em}\n"
     ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,430px),1fr));gap:18px}\n"
-    "figure{margin:0;min-width:0}figcaption{font-weight:600;font-size:.95rem;margin-bottom:.2em}figcaption span{font-weight:400;"
+    "figure{margin:0;min-width:0}figcaption{font-weight:600;font-size:.95rem;margin-bottom:.2em}figcaption "
+    "span{font-weight:400;"
     "color:var(--dim)}figure svg{display:block;width:100%;height:auto}\n"
     "svg text{font-size:12px;fill:var(--dim)}svg .axis{stroke:var(--line)}svg .grid{stroke:var(--grid)}\n"
-    "svg .l{fill:none;stroke-width:2}svg .tail{stroke-dasharray:5 4;stroke-width:1.5}svg .cap{stroke-dasharray:2 3;stroke-width:1.5}\n"
-    ".scroll{overflow-x:auto;margin:1em 0;-webkit-overflow-scrolling:touch}table{border-collapse:collapse;font-size:.88rem;"
+    "svg .l{fill:none;stroke-width:2}svg .tail{stroke-dasharray:5 4;stroke-width:1.5}svg "
+    ".cap{stroke-dasharray:2 3;stroke-width:1.5}\n"
+    ".scroll{overflow-x:auto;margin:1em "
+    "0;-webkit-overflow-scrolling:touch}table{border-collapse:collapse;font-size:.88rem;"
     "font-variant-numeric:tabular-nums;white-space:nowrap}\n"
-    "th,td{padding:.35em .55em;border-bottom:1px solid var(--line);text-align:right}th{background:var(--head);font-weight:600}"
-    "th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--bg)}th:first-child{background:var(--head)}\n"
-    "code{display:block;overflow-x:auto;white-space:pre;background:var(--head);padding:.5em .7em;font-size:.85rem}\n"
+    "th,td{padding:.35em .55em;border-bottom:1px solid "
+    "var(--line);text-align:right}th{background:var(--head);font-weight:600}"
+    "th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--bg)}th:first-"
+    "child{background:var(--head)}\n"
+    "code{display:block;overflow-x:auto;white-space:pre;background:var(--head);padding:.5em "
+    ".7em;font-size:.85rem}\n"
     "@media (max-width:480px){body{padding:12px 14px 40px}svg text{font-size:13.5px}}\n";
 
 static void put_text(gm_str *out, const char *text)
 {
     for (const char *p = text; *p; p++) {
         switch (*p) {
-        case '<': gm_str_puts(out, "&lt;"); break;
-        case '>': gm_str_puts(out, "&gt;"); break;
-        case '&': gm_str_puts(out, "&amp;"); break;
-        case '"': gm_str_puts(out, "&quot;"); break;
-        default: gm_str_putc(out, *p);
+        case '<':
+            gm_str_puts(out, "&lt;");
+            break;
+        case '>':
+            gm_str_puts(out, "&gt;");
+            break;
+        case '&':
+            gm_str_puts(out, "&amp;");
+            break;
+        case '"':
+            gm_str_puts(out, "&quot;");
+            break;
+        default:
+            gm_str_putc(out, *p);
         }
     }
 }
@@ -165,10 +187,19 @@ static void put_marker(gm_str *out, size_t server, double x, double y)
 {
     int c = (int)(server % COLORS);
     switch (server % 4) {
-    case 0: gm_str_printf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\" fill=\"var(--c%d)\">", x, y, c); break;
-    case 1: gm_str_printf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"7\" height=\"7\" fill=\"var(--c%d)\">", x - 3.5, y - 3.5, c); break;
-    case 2: gm_str_printf(out, "<path d=\"M%.1f %.1fl4.4 7.4h-8.8z\" fill=\"var(--c%d)\">", x, y - 4.6, c); break;
-    default: gm_str_printf(out, "<path d=\"M%.1f %.1fl4.6 4.6-4.6 4.6-4.6-4.6z\" fill=\"var(--c%d)\">", x, y - 4.6, c);
+    case 0:
+        gm_str_printf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\" fill=\"var(--c%d)\">", x, y, c);
+        break;
+    case 1:
+        gm_str_printf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"7\" height=\"7\" fill=\"var(--c%d)\">",
+                      x - 3.5, y - 3.5, c);
+        break;
+    case 2:
+        gm_str_printf(out, "<path d=\"M%.1f %.1fl4.4 7.4h-8.8z\" fill=\"var(--c%d)\">", x, y - 4.6, c);
+        break;
+    default:
+        gm_str_printf(out, "<path d=\"M%.1f %.1fl4.6 4.6-4.6 4.6-4.6-4.6z\" fill=\"var(--c%d)\">", x, y - 4.6,
+                      c);
     }
 }
 
@@ -179,11 +210,13 @@ static void end_marker(gm_str *out, size_t server)
 
 static int by_concurrency(const void *a, const void *b)
 {
-    int64_t x = (*(const gm_grid_point *const *)a)->concurrency, y = (*(const gm_grid_point *const *)b)->concurrency;
+    int64_t x = (*(const gm_grid_point *const *)a)->concurrency,
+            y = (*(const gm_grid_point *const *)b)->concurrency;
     return (x > y) - (x < y);
 }
 
-static void put_line(gm_str *out, const gm_grid *g, const plot *t, size_t server, size_t shape, const series *s, const axis *x, const axis *y)
+static void put_line(gm_str *out, const gm_grid *g, const plot *t, size_t server, size_t shape,
+                     const series *s, const axis *x, const axis *y)
 {
     const gm_grid_point *order[512];
     size_t n = 0;
@@ -195,7 +228,8 @@ static void put_line(gm_str *out, const gm_grid *g, const plot *t, size_t server
     }
     qsort(order, n, sizeof *order, by_concurrency);
     for (size_t i = 0; i < n; i++) {
-        double v = value_of(g, t, order[i], s->key), px = place(x, (double)order[i]->concurrency), py = place(y, v);
+        double v = value_of(g, t, order[i], s->key), px = place(x, (double)order[i]->concurrency),
+               py = place(y, v);
         gm_str_printf(&path, "%s%.1f %.1f", i ? "L" : "M", px, py);
         put_marker(&marks, server, px, py);
         gm_str_puts(&marks, "<title>");
@@ -206,31 +240,39 @@ static void put_line(gm_str *out, const gm_grid *g, const plot *t, size_t server
         end_marker(&marks, server);
     }
     if (n > 1)
-        gm_str_printf(out, "<path class=\"l%s\" stroke=\"var(--c%d)\" d=\"%s\"/>", s->tail ? " tail" : "", (int)(server % COLORS), gm_str_c(&path));
+        gm_str_printf(out, "<path class=\"l%s\" stroke=\"var(--c%d)\" d=\"%s\"/>", s->tail ? " tail" : "",
+                      (int)(server % COLORS), gm_str_c(&path));
     gm_str_append(out, gm_str_c(&marks), marks.len);
     gm_str_putc(out, '\n');
     gm_str_fini(&path);
     gm_str_fini(&marks);
 }
 
-static void put_axes(gm_str *out, const axis *x, const double *tx, int nx, const axis *y, const double *ty, int ny)
+static void put_axes(gm_str *out, const axis *x, const double *tx, int nx, const axis *y, const double *ty,
+                     int ny)
 {
     for (int i = 0; i < ny; i++) {
         double py = place(y, ty[i]);
-        gm_str_printf(out, "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">", LEFT,
-                      WIDTH - RIGHT, py, py, LEFT - 7, py + 4);
+        gm_str_printf(out,
+                      "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/><text x=\"%d\" "
+                      "y=\"%.1f\" text-anchor=\"end\">",
+                      LEFT, WIDTH - RIGHT, py, py, LEFT - 7, py + 4);
         put_number(out, ty[i]);
         gm_str_puts(out, "</text>");
     }
     for (int i = 0; i < nx; i++) {
         double px = place(x, tx[i]);
-        gm_str_printf(out, "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">", px, px,
-                      HEIGHT - BOTTOM, HEIGHT - BOTTOM + 4, px, HEIGHT - BOTTOM + 18);
+        gm_str_printf(out,
+                      "<line class=\"axis\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"/><text x=\"%.1f\" "
+                      "y=\"%d\" text-anchor=\"middle\">",
+                      px, px, HEIGHT - BOTTOM, HEIGHT - BOTTOM + 4, px, HEIGHT - BOTTOM + 18);
         put_number(out, tx[i]);
         gm_str_puts(out, "</text>");
     }
-    gm_str_printf(out, "<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>", LEFT, WIDTH - RIGHT, HEIGHT - BOTTOM, HEIGHT - BOTTOM);
-    gm_str_printf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">concurrency</text>\n", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8);
+    gm_str_printf(out, "<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%d\" y2=\"%d\"/>", LEFT, WIDTH - RIGHT,
+                  HEIGHT - BOTTOM, HEIGHT - BOTTOM);
+    gm_str_printf(out, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">concurrency</text>\n",
+                  (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8);
 }
 
 static void put_capacities(gm_str *out, const gm_grid *g, size_t shape, const axis *x)
@@ -240,11 +282,16 @@ static void put_capacities(gm_str *out, const gm_grid *g, size_t shape, const ax
         if (isnan(c) || c < x->low || c > x->high) continue;
         double px = place(x, c);
         bool right = px > WIDTH - 110;
-        gm_str_printf(out, "<line class=\"cap\" stroke=\"var(--c%d)\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"><title>", (int)(s % COLORS), px, px,
-                      TOP, HEIGHT - BOTTOM);
+        gm_str_printf(
+            out,
+            "<line class=\"cap\" stroke=\"var(--c%d)\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%d\" y2=\"%d\"><title>",
+            (int)(s % COLORS), px, px, TOP, HEIGHT - BOTTOM);
         put_text(out, g->servers[s].name);
-        gm_str_printf(out, ": the cache holds %.0f sessions</title></line><text x=\"%.1f\" y=\"%d\" text-anchor=\"%s\" style=\"fill:var(--c%d)\">%.0f fit</text>\n",
-                      floor(c), right ? px - 4 : px + 4, TOP + 10 + 14 * (int)(s % 4), right ? "end" : "start", (int)(s % COLORS), floor(c));
+        gm_str_printf(out,
+                      ": the cache holds %.0f sessions</title></line><text x=\"%.1f\" y=\"%d\" "
+                      "text-anchor=\"%s\" style=\"fill:var(--c%d)\">%.0f fit</text>\n",
+                      floor(c), right ? px - 4 : px + 4, TOP + 10 + 14 * (int)(s % 4),
+                      right ? "end" : "start", (int)(s % COLORS), floor(c));
     }
 }
 
@@ -262,13 +309,16 @@ static void put_plot(gm_str *out, const gm_grid *g, size_t shape, const plot *t)
     int nx = doubling_ticks(&x, g, shape, tx), ny = t->log_y ? log_ticks(&y, ty) : linear_ticks(&y, ty);
     gm_str_puts(out, "<figure><figcaption>");
     put_text(out, t->title);
-    gm_str_printf(out, " <span>%s</span></figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", t->unit, WIDTH, HEIGHT);
+    gm_str_printf(out, " <span>%s</span></figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"",
+                  t->unit, WIDTH, HEIGHT);
     put_text(out, t->title);
     gm_str_puts(out, " against concurrency\">\n");
     put_axes(out, &x, tx, nx, &y, ty, ny);
     if (t->ratio) {
         double one = place(&y, 1);
-        gm_str_printf(out, "<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke-width=\"2\"/>", LEFT, WIDTH - RIGHT, one, one);
+        gm_str_printf(out,
+                      "<line class=\"axis\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke-width=\"2\"/>",
+                      LEFT, WIDTH - RIGHT, one, one);
     }
     if (t->capacity) put_capacities(out, g, shape, &x);
     for (size_t s = t->ratio ? 1 : 0; s < g->n_servers; s++)
@@ -282,7 +332,10 @@ static void put_key(gm_str *out, const gm_grid *g)
 {
     gm_str_puts(out, "<ul class=\"key\">");
     for (size_t s = 0; s < g->n_servers; s++) {
-        gm_str_printf(out, "<li><svg viewBox=\"0 0 34 14\" aria-hidden=\"true\"><path class=\"l\" stroke=\"var(--c%d)\" d=\"M1 7H33\"/>", (int)(s % COLORS));
+        gm_str_printf(out,
+                      "<li><svg viewBox=\"0 0 34 14\" aria-hidden=\"true\"><path class=\"l\" "
+                      "stroke=\"var(--c%d)\" d=\"M1 7H33\"/>",
+                      (int)(s % COLORS));
         put_marker(out, s, 17, 7);
         end_marker(out, s);
         gm_str_puts(out, "</svg>");
@@ -297,11 +350,18 @@ static void put_table(gm_str *out, const gm_grid *g, size_t shape)
     static const struct {
         const char *key, *title;
         int digits;
-    } columns[] = {{"output_throughput", "output tok/s", 1}, {"total_token_throughput", "total tok/s", 1}, {"median_ttft_ms", "TTFT p50 (ms)", 1},
-                   {"p99_ttft_ms", "TTFT p99 (ms)", 1},      {"median_tpot_ms", "TPOT p50 (ms)", 2},       {"p99_tpot_ms", "TPOT p99 (ms)", 2},
-                   {"duration", "duration (s)", 1},          {"completed", "completed", 0},                {"failed", "failed", 0}};
+    } columns[] = {{"output_throughput", "output tok/s", 1},
+                   {"total_token_throughput", "total tok/s", 1},
+                   {"median_ttft_ms", "TTFT p50 (ms)", 1},
+                   {"p99_ttft_ms", "TTFT p99 (ms)", 1},
+                   {"median_tpot_ms", "TPOT p50 (ms)", 2},
+                   {"p99_tpot_ms", "TPOT p99 (ms)", 2},
+                   {"duration", "duration (s)", 1},
+                   {"completed", "completed", 0},
+                   {"failed", "failed", 0}};
     gm_str_puts(out, "<div class=\"scroll\"><table><thead><tr><th>server</th><th>concurrency</th>");
-    for (size_t k = 0; k < sizeof columns / sizeof *columns; k++) gm_str_printf(out, "<th>%s</th>", columns[k].title);
+    for (size_t k = 0; k < sizeof columns / sizeof *columns; k++)
+        gm_str_printf(out, "<th>%s</th>", columns[k].title);
     gm_str_puts(out, "</tr></thead><tbody>\n");
     for (size_t i = 0; i < g->n_points; i++) {
         const gm_grid_point *p = &g->points[i];
@@ -325,7 +385,9 @@ static void put_capacity_text(gm_str *out, const gm_grid *g, size_t shape)
     for (size_t s = 0; s < g->n_servers; s++) {
         double c = gm_grid_capacity(g, s, shape);
         if (isnan(c)) continue;
-        gm_str_puts(out, n++ ? "; " : "<p class=\"dim\">Sessions of full length that the cache holds (dotted lines where in range): ");
+        gm_str_puts(out, n++ ? "; "
+                             : "<p class=\"dim\">Sessions of full length that the cache holds (dotted lines "
+                               "where in range): ");
         put_text(out, g->servers[s].name);
         gm_str_printf(out, " %.0f", floor(c));
     }
@@ -334,7 +396,8 @@ static void put_capacity_text(gm_str *out, const gm_grid *g, size_t shape)
 
 static void put_shape(gm_str *out, const gm_grid *g, size_t h)
 {
-    static const series output[] = {{"output_throughput", false}}, ttft[] = {{"median_ttft_ms", false}, {"p99_ttft_ms", true}},
+    static const series output[] = {{"output_throughput", false}},
+                        ttft[] = {{"median_ttft_ms", false}, {"p99_ttft_ms", true}},
                         tpot[] = {{"median_tpot_ms", false}, {"p99_tpot_ms", true}};
     char title[200];
     const gm_grid_shape *s = &g->shapes[h];
@@ -342,19 +405,38 @@ static void put_shape(gm_str *out, const gm_grid *g, size_t h)
     put_text(out, s->name);
     gm_str_puts(out, "</h2>\n");
     if (s->input) {
-        gm_str_printf(out, "<p class=\"dim\">%lld tokens in, %lld out", (long long)s->input, (long long)s->output);
+        gm_str_printf(out, "<p class=\"dim\">%lld tokens in, %lld out", (long long)s->input,
+                      (long long)s->output);
         if (s->range_ratio) gm_str_printf(out, ", each ± %s of it", s->range_ratio);
         if (s->prefix) gm_str_printf(out, ", behind a common prefix of %lld", (long long)s->prefix);
         gm_str_puts(out, ".</p>\n");
     }
     put_key(out, g);
     gm_str_puts(out, "<div class=\"plots\">\n");
-    put_plot(out, g, h, &(plot){.title = "Output throughput", .unit = "tok/s", .lines = output, .n_lines = 1, .capacity = true});
+    put_plot(
+        out, g, h,
+        &(plot){
+            .title = "Output throughput", .unit = "tok/s", .lines = output, .n_lines = 1, .capacity = true});
     snprintf(title, sizeof title, "Throughput relative to %.120s", g->servers[0].name);
     if (g->n_servers > 1)
-        put_plot(out, g, h, &(plot){.title = title, .unit = "times", .lines = output, .n_lines = 1, .ratio = true, .capacity = true});
-    put_plot(out, g, h, &(plot){.title = "Time to first token", .unit = "ms; median, dashed: p99", .lines = ttft, .n_lines = 2, .log_y = true});
-    put_plot(out, g, h, &(plot){.title = "Time per output token", .unit = "ms; median, dashed: p99", .lines = tpot, .n_lines = 2});
+        put_plot(out, g, h,
+                 &(plot){.title = title,
+                         .unit = "times",
+                         .lines = output,
+                         .n_lines = 1,
+                         .ratio = true,
+                         .capacity = true});
+    put_plot(out, g, h,
+             &(plot){.title = "Time to first token",
+                     .unit = "ms; median, dashed: p99",
+                     .lines = ttft,
+                     .n_lines = 2,
+                     .log_y = true});
+    put_plot(out, g, h,
+             &(plot){.title = "Time per output token",
+                     .unit = "ms; median, dashed: p99",
+                     .lines = tpot,
+                     .n_lines = 2});
     gm_str_puts(out, "</div>\n");
     put_capacity_text(out, g, h);
     put_table(out, g, h);
@@ -383,7 +465,9 @@ void gm_grid_html(const gm_grid *g, gm_str *out)
     put_text(out, g->title);
     gm_str_printf(out, "</title>\n<style>\n%s</style></head><body>\n<h1>", style);
     put_text(out, g->title);
-    gm_str_printf(out, "</h1>\n<p class=\"dim\">%zu of %zu points measured; glimmer " GM_VERSION ".</p>\n<nav>", measured, g->n_points);
+    gm_str_printf(out,
+                  "</h1>\n<p class=\"dim\">%zu of %zu points measured; glimmer " GM_VERSION ".</p>\n<nav>",
+                  measured, g->n_points);
     for (size_t h = 0; h < g->n_shapes && g->n_shapes > 1; h++) {
         gm_str_printf(out, "<a href=\"#s%zu\">", h);
         put_text(out, g->shapes[h].name);

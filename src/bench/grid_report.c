@@ -11,18 +11,40 @@ typedef struct column {
 } column;
 
 static const column csv_columns[] = {
-    {"completed", NULL, 0},         {"failed", NULL, 0},           {"duration", NULL, 3},       {"request_throughput", NULL, 4},
-    {"output_throughput", NULL, 3}, {"total_token_throughput", NULL, 3}, {"mean_ttft_ms", NULL, 3}, {"median_ttft_ms", NULL, 3},
-    {"p90_ttft_ms", NULL, 3},       {"p99_ttft_ms", NULL, 3},      {"mean_tpot_ms", NULL, 3},   {"median_tpot_ms", NULL, 3},
-    {"p90_tpot_ms", NULL, 3},       {"p99_tpot_ms", NULL, 3},      {"mean_itl_ms", NULL, 3},    {"p99_itl_ms", NULL, 3},
-    {"mean_e2el_ms", NULL, 3},      {"p99_e2el_ms", NULL, 3},      {"total_input_tokens", NULL, 0}, {"total_output_tokens", NULL, 0},
-    {"prefix_cache_hits", NULL, 0}, {"kv_cache_tokens", NULL, 0},  {"client_p99_send_lateness_ms", NULL, 3},
+    {"completed", NULL, 0},
+    {"failed", NULL, 0},
+    {"duration", NULL, 3},
+    {"request_throughput", NULL, 4},
+    {"output_throughput", NULL, 3},
+    {"total_token_throughput", NULL, 3},
+    {"mean_ttft_ms", NULL, 3},
+    {"median_ttft_ms", NULL, 3},
+    {"p90_ttft_ms", NULL, 3},
+    {"p99_ttft_ms", NULL, 3},
+    {"mean_tpot_ms", NULL, 3},
+    {"median_tpot_ms", NULL, 3},
+    {"p90_tpot_ms", NULL, 3},
+    {"p99_tpot_ms", NULL, 3},
+    {"mean_itl_ms", NULL, 3},
+    {"p99_itl_ms", NULL, 3},
+    {"mean_e2el_ms", NULL, 3},
+    {"p99_e2el_ms", NULL, 3},
+    {"total_input_tokens", NULL, 0},
+    {"total_output_tokens", NULL, 0},
+    {"prefix_cache_hits", NULL, 0},
+    {"kv_cache_tokens", NULL, 0},
+    {"client_p99_send_lateness_ms", NULL, 3},
     {"client_p99_loop_delay_ms", NULL, 3},
 };
 static const column md_columns[] = {
-    {"output_throughput", "out tok/s", 1}, {"total_token_throughput", "total tok/s", 1}, {"median_ttft_ms", "TTFT p50 ms", 1},
-    {"p99_ttft_ms", "TTFT p99 ms", 1},     {"median_tpot_ms", "TPOT p50 ms", 2},         {"p99_tpot_ms", "TPOT p99 ms", 2},
-    {"duration", "s", 1},                  {"failed", "failed", 0},
+    {"output_throughput", "out tok/s", 1},
+    {"total_token_throughput", "total tok/s", 1},
+    {"median_ttft_ms", "TTFT p50 ms", 1},
+    {"p99_ttft_ms", "TTFT p99 ms", 1},
+    {"median_tpot_ms", "TPOT p50 ms", 2},
+    {"p99_tpot_ms", "TPOT p99 ms", 2},
+    {"duration", "s", 1},
+    {"failed", "failed", 0},
 };
 #define COUNT(a) (sizeof(a) / sizeof *(a))
 
@@ -47,8 +69,8 @@ void gm_grid_csv(const gm_grid *g, gm_str *out)
         put_quoted(out, g->servers[p->server].name);
         gm_str_putc(out, ',');
         put_quoted(out, h->name);
-        gm_str_printf(out, ",%lld,%lld,%lld,%lld", (long long)h->input, (long long)h->output, (long long)p->concurrency,
-                      (long long)p->num_prompts);
+        gm_str_printf(out, ",%lld,%lld,%lld,%lld", (long long)h->input, (long long)h->output,
+                      (long long)p->concurrency, (long long)p->num_prompts);
         for (size_t k = 0; k < COUNT(csv_columns); k++) {
             double v = gm_grid_number(p, csv_columns[k].key);
             if (isnan(v)) gm_str_putc(out, ',');
@@ -113,7 +135,8 @@ void gm_grid_markdown(const gm_grid *g, gm_str *out)
     }
 }
 
-static gm_status write_out(const gm_grid *g, const char *name, void (*make)(const gm_grid *, gm_str *), gm_error *err)
+static gm_status write_out(const gm_grid *g, const char *name, void (*make)(const gm_grid *, gm_str *),
+                           gm_error *err)
 {
     gm_str text = {0}, path = {0}, part = {0};
     gm_str_printf(&path, "%s/%s", g->out, name);

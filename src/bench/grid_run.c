@@ -122,7 +122,8 @@ static pid_t spawn(char *const *argv, const json_t *env, const char *log)
     signal(SIGPIPE, SIG_DFL);
     const char *key;
     json_t *v;
-    json_object_foreach((json_t *)(uintptr_t)env, key, v) if (json_is_string(v)) setenv(key, json_string_value(v), 1);
+    json_object_foreach((json_t *)(uintptr_t)env, key, v) if (json_is_string(v))
+        setenv(key, json_string_value(v), 1);
     execvp(argv[0], argv);
     dprintf(STDERR_FILENO, "%s: %s\n", argv[0], strerror(errno));
     _exit(127);
@@ -165,7 +166,8 @@ static void read_log(const char *path, gm_str *out)
     char buf[65536];
     size_t n;
     gm_str_clear(out);
-    while (f && (n = fread(buf, 1, sizeof buf, f)) > 0 && out->len < (size_t)1 << 28) gm_str_append(out, buf, n);
+    while (f && (n = fread(buf, 1, sizeof buf, f)) > 0 && out->len < (size_t)1 << 28)
+        gm_str_append(out, buf, n);
     if (f) fclose(f);
 }
 
@@ -199,7 +201,8 @@ static const char *tail_of(const gm_str *log)
     return gm_str_c(log) + (log->len > 600 ? log->len - 600 : 0);
 }
 
-static gm_status wait_ready(served *v, const gm_grid_server *s, gm_client *c, volatile const int *stop, gm_error *err)
+static gm_status wait_ready(served *v, const gm_grid_server *s, gm_client *c, volatile const int *stop,
+                            gm_error *err)
 {
     int64_t until = gm_client_now_ns() + (int64_t)(s->ready_timeout_s * 1e9);
     gm_str log = {0};
@@ -210,14 +213,17 @@ static gm_status wait_ready(served *v, const gm_grid_server *s, gm_client *c, vo
         bool said = strstr(gm_str_c(&log), "Application startup complete") != NULL;
         if (answers(c, s->url)) break;
         if (ended(v->pid, &code, false)) {
-            st = gm_fail(err, GM_EIO, "server '%s' ended with status %d before it was ready; its log ends:\n%s", s->name, code, tail_of(&log));
+            st = gm_fail(err, GM_EIO,
+                         "server '%s' ended with status %d before it was ready; its log ends:\n%s", s->name,
+                         code, tail_of(&log));
             v->pid = 0;
             break;
         }
         if (*stop) st = gm_fail(err, GM_ECANCELED, "stopped");
         else if (gm_client_now_ns() > until)
-            st = gm_fail(err, GM_ETIMEOUT, "server '%s' was not ready after %.0f s%s; its log ends:\n%s", s->name, s->ready_timeout_s,
-                         said ? " (it says it is, but does not answer)" : "", tail_of(&log));
+            st = gm_fail(err, GM_ETIMEOUT, "server '%s' was not ready after %.0f s%s; its log ends:\n%s",
+                         s->name, s->ready_timeout_s, said ? " (it says it is, but does not answer)" : "",
+                         tail_of(&log));
         if (st) break;
         usleep(LOOK_MS * 1000);
     }
@@ -234,15 +240,20 @@ static void stop_server(served *v)
     *v = (served){0};
 }
 
-static gm_status start_server(served *v, const gm_grid *g, const gm_grid_server *s, gm_client *c, volatile const int *stop,
-                              gm_error *err)
+static gm_status start_server(served *v, const gm_grid *g, const gm_grid_server *s, gm_client *c,
+                              volatile const int *stop, gm_error *err)
 {
     gm_str path = {0}, line = {0};
     *v = (served){0};
-    if (!s->command) return answers(c, s->url) ? GM_OK : gm_fail(err, GM_EIO, "server '%s': nothing answers at %s/health", s->name, s->url);
-    if (answers(c, s->url)) return gm_fail(err, GM_EIO, "server '%s': something answers at %s already", s->name, s->url);
+    if (!s->command)
+        return answers(c, s->url)
+                   ? GM_OK
+                   : gm_fail(err, GM_EIO, "server '%s': nothing answers at %s/health", s->name, s->url);
+    if (answers(c, s->url))
+        return gm_fail(err, GM_EIO, "server '%s': something answers at %s already", s->name, s->url);
     gm_str_printf(&path, "%s/server-", g->out);
-    for (const char *p = s->name; *p; p++) gm_str_putc(&path, isalnum((unsigned char)*p) || strchr("._-", *p) ? *p : '-');
+    for (const char *p = s->name; *p; p++)
+        gm_str_putc(&path, isalnum((unsigned char)*p) || strchr("._-", *p) ? *p : '-');
     gm_str_puts(&path, ".log");
     v->log = gm_str_take(&path);
     gm_str_puts(&line, s->command);
@@ -251,9 +262,11 @@ static gm_status start_server(served *v, const gm_grid *g, const gm_grid_server 
     fflush(stdout);
     v->pid = spawn(argv, s->env, v->log);
     gm_free(argv[2]);
-    gm_status st = v->pid < 0 ? gm_fail(err, GM_EIO, "fork: %s", strerror(errno)) : wait_ready(v, s, c, stop, err);
+    gm_status st =
+        v->pid < 0 ? gm_fail(err, GM_EIO, "fork: %s", strerror(errno)) : wait_ready(v, s, c, stop, err);
     if (st) stop_server(v);
-    else if (v->kv_tokens) printf("server %s is ready; its cache holds %lld tokens\n", s->name, (long long)v->kv_tokens);
+    else if (v->kv_tokens)
+        printf("server %s is ready; its cache holds %lld tokens\n", s->name, (long long)v->kv_tokens);
     else printf("server %s is ready\n", s->name);
     fflush(stdout);
     return st;
@@ -261,8 +274,8 @@ static gm_status start_server(served *v, const gm_grid *g, const gm_grid_server 
 
 /* ---- points ---- */
 
-static gm_status run_point(const gm_grid *g, gm_grid_point *p, const char *program, const served *v, volatile const int *stop,
-                           gm_error *err)
+static gm_status run_point(const gm_grid *g, gm_grid_point *p, const char *program, const served *v,
+                           volatile const int *stop, gm_error *err)
 {
     char **argv = gm_grid_args(g, p, program, v->kv_tokens);
     gm_str log = {0}, text = {0};
@@ -281,7 +294,9 @@ static gm_status run_point(const gm_grid *g, gm_grid_point *p, const char *progr
     if (!st) {
         gm_grid_point_load(p);
         read_log(gm_str_c(&log), &text);
-        if (!p->record) st = gm_fail(err, GM_EIO, "bench serve ended with status %d; its output ends:\n%s", code, tail_of(&text));
+        if (!p->record)
+            st = gm_fail(err, GM_EIO, "bench serve ended with status %d; its output ends:\n%s", code,
+                         tail_of(&text));
     }
     gm_str_fini(&log);
     gm_str_fini(&text);
@@ -289,8 +304,8 @@ static gm_status run_point(const gm_grid *g, gm_grid_point *p, const char *progr
     return st;
 }
 
-static gm_status run_server_points(gm_grid *g, size_t server, const char *program, gm_client *c, volatile const int *stop, int *failed,
-                                   gm_error *err)
+static gm_status run_server_points(gm_grid *g, size_t server, const char *program, gm_client *c,
+                                   volatile const int *stop, int *failed, gm_error *err)
 {
     size_t missing = 0;
     served v = {0};
@@ -304,8 +319,9 @@ static gm_status run_server_points(gm_grid *g, size_t server, const char *progra
         fflush(stdout);
         st = run_point(g, p, program, &v, stop, err);
         if (!st)
-            printf("%10.2f tok/s out, median TTFT %.1f ms, TPOT %.2f ms%s\n", gm_grid_number(p, "output_throughput"),
-                   gm_grid_number(p, "median_ttft_ms"), gm_grid_number(p, "median_tpot_ms"),
+            printf("%10.2f tok/s out, median TTFT %.1f ms, TPOT %.2f ms%s\n",
+                   gm_grid_number(p, "output_throughput"), gm_grid_number(p, "median_ttft_ms"),
+                   gm_grid_number(p, "median_tpot_ms"),
                    gm_grid_number(p, "failed") > 0 ? "  (some requests failed)" : "");
         else printf("%s\n", st == GM_ECANCELED ? "stopped" : err->message);
         fflush(stdout);
@@ -328,7 +344,9 @@ static gm_status make_folder(const char *out, const char *sub, gm_error *err)
         mkdir(path.data, 0777);
         *p = '/';
     }
-    gm_status st = mkdir(gm_str_c(&path), 0777) && errno != EEXIST ? gm_fail(err, GM_EIO, "%s: %s", gm_str_c(&path), strerror(errno)) : GM_OK;
+    gm_status st = mkdir(gm_str_c(&path), 0777) && errno != EEXIST
+                       ? gm_fail(err, GM_EIO, "%s: %s", gm_str_c(&path), strerror(errno))
+                       : GM_OK;
     gm_str_fini(&path);
     return st;
 }
@@ -339,7 +357,8 @@ gm_status gm_grid_run(gm_grid *g, const char *program, volatile const int *stop,
     *failed = 0;
     gm_status st = make_folder(g->out, "/points", err);
     if (!st) st = gm_client_open(&c, &(gm_client_params){.streams_max = 4}, err);
-    for (size_t s = 0; s < g->n_servers && !st; s++) st = run_server_points(g, s, program, c, stop, failed, err);
+    for (size_t s = 0; s < g->n_servers && !st; s++)
+        st = run_server_points(g, s, program, c, stop, failed, err);
     gm_client_close(c);
     return st;
 }

@@ -97,7 +97,8 @@ double gm_pcg64_uniform(gm_pcg64 *g)
     return (double)(gm_pcg64_next64(g) >> 11) * (1.0 / 9007199254740992.0);
 }
 
-/* Lemire's method, on 32 bits where the range allows it, as NumPy does: which width is used changes the stream. */
+/* Lemire's method, on 32 bits where the range allows it, as NumPy does: which width is used changes the
+ * stream. */
 int64_t gm_pcg64_integer(gm_pcg64 *g, int64_t low, int64_t high)
 {
     GM_ASSERT(low < high);
@@ -115,7 +116,8 @@ int64_t gm_pcg64_integer(gm_pcg64 *g, int64_t low, int64_t high)
     uint64_t n = range + 1;
     unsigned __int128 m = (unsigned __int128)gm_pcg64_next64(g) * n;
     if ((uint64_t)m < n)
-        for (uint64_t threshold = -n % n; (uint64_t)m < threshold;) m = (unsigned __int128)gm_pcg64_next64(g) * n;
+        for (uint64_t threshold = -n % n; (uint64_t)m < threshold;)
+            m = (unsigned __int128)gm_pcg64_next64(g) * n;
     return (int64_t)((uint64_t)low + (uint64_t)(m >> 64));
 }
 

@@ -1,8 +1,8 @@
-/* The random numbers of NumPy and of Python, bit for bit, so that a seed draws the same lengths, prompts, orders and
- * arrivals here as in a client written in Python:
- *   gm_pcg64    numpy.random.default_rng(seed): SeedSequence, PCG64 (XSL-RR 128/64), Generator.integers() of int64
- *   gm_mt19937  numpy.random.seed(seed) with the legacy gamma(), and random.seed(seed) with shuffle(), choice(), choices()
- * Measured loads only: nothing here is for secrets. */
+/* The random numbers of NumPy and of Python, bit for bit, so that a seed draws the same lengths, prompts,
+ * orders and arrivals here as in a client written in Python: gm_pcg64    numpy.random.default_rng(seed):
+ * SeedSequence, PCG64 (XSL-RR 128/64), Generator.integers() of int64 gm_mt19937  numpy.random.seed(seed) with
+ * the legacy gamma(), and random.seed(seed) with shuffle(), choice(), choices() Measured loads only: nothing
+ * here is for secrets. */
 #ifndef GM_BENCH_NP_RANDOM_H
 #define GM_BENCH_NP_RANDOM_H
 
@@ -35,9 +35,10 @@ typedef struct gm_mt19937 {
 void gm_mt19937_seed_numpy(gm_mt19937 *m, uint32_t seed);  /* numpy.random.seed(seed) */
 void gm_mt19937_seed_python(gm_mt19937 *m, uint64_t seed); /* random.seed(seed) */
 uint32_t gm_mt19937_next32(gm_mt19937 *m);
-double gm_mt19937_uniform(gm_mt19937 *m); /* numpy's rand() and Python's random() */
+double gm_mt19937_uniform(gm_mt19937 *m);                           /* numpy's rand() and Python's random() */
 double gm_mt19937_gamma(gm_mt19937 *m, double shape, double scale); /* numpy.random.gamma(); shape > 0 */
-uint32_t gm_mt19937_below(gm_mt19937 *m, uint32_t n); /* random._randbelow(n) of n > 0: what choice() and shuffle() use */
+uint32_t gm_mt19937_below(gm_mt19937 *m,
+                          uint32_t n); /* random._randbelow(n) of n > 0: what choice() and shuffle() use */
 void gm_mt19937_shuffle(gm_mt19937 *m, size_t *order, size_t n); /* random.shuffle() */
 size_t gm_mt19937_choice(gm_mt19937 *m, size_t n); /* the index that each draw of random.choices() takes */
 

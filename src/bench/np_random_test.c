@@ -22,7 +22,8 @@ static void draws(gm_pcg64 *g, int64_t low, int64_t high, const int64_t *want, i
     for (int i = 0; i < n; i++) assert_int_equal(gm_pcg64_integer(g, low, high), want[i]);
 }
 #define DRAWS(g, low, high, ...)                                                                             \
-    draws(g, low, high, (const int64_t[]){__VA_ARGS__}, (int)(sizeof(int64_t[]){__VA_ARGS__} / sizeof(int64_t)))
+    draws(g, low, high, (const int64_t[]){__VA_ARGS__},                                                      \
+          (int)(sizeof(int64_t[]){__VA_ARGS__} / sizeof(int64_t)))
 
 static void test_pcg64(void **state)
 {
@@ -54,7 +55,8 @@ static void test_published_shape(void **state)
     (void)state;
     static const struct {
         int64_t low, high, first[4], min, max, sum;
-    } v[] = {{409, 3688, {3198, 2497, 2085, 1293}, 409, 3681, 2100323}, {51, 462, {278, 84, 127, 410}, 51, 461, 259647}};
+    } v[] = {{409, 3688, {3198, 2497, 2085, 1293}, 409, 3681, 2100323},
+             {51, 462, {278, 84, 127, 410}, 51, 461, 259647}};
     gm_pcg64 g;
     gm_pcg64_seed(&g, 0);
     for (int i = 0; i < 2; i++) {
@@ -86,7 +88,8 @@ static void test_gamma(void **state)
     for (int i = 0; i < 3; i++)
         for (int k = 0; k < 3; k++) {
             double x = gm_mt19937_gamma(&m, v[i].shape, v[i].scale);
-            assert_true(fabs(x - v[i].want[k]) < 1e-12 * v[i].want[k]); /* libm's pow and log may differ in the last bit */
+            assert_true(fabs(x - v[i].want[k]) <
+                        1e-12 * v[i].want[k]); /* libm's pow and log may differ in the last bit */
         }
 }
 

@@ -58,7 +58,8 @@ struct gm_plain {
     int64_t timeout_ns;
     char *host, *origin; /* of the only server: "http://host:port" */
     struct addrinfo *addresses;
-    conn_list open, idle, dead; /* open by start: the first has the earliest limit. dead: freed at the next tick */
+    conn_list open, idle,
+        dead; /* open by start: the first has the earliest limit. dead: freed at the next tick */
     int n_open, n_failed;
     char *buf;
 };
@@ -145,7 +146,8 @@ gm_status gm_plain_can(gm_plain *p, const char *url, gm_error *err)
     const char *a = url + 7;
     size_t n = strcspn(a, "/?#");
     if (p->origin && strlen(p->origin) == n + 7 && !strncmp(p->origin, url, n + 7)) return GM_OK;
-    if (p->origin || memchr(a, '@', n) || n >= sizeof host) return gm_fail(err, GM_ENOTSUP, "%s: not a plain address", url);
+    if (p->origin || memchr(a, '@', n) || n >= sizeof host)
+        return gm_fail(err, GM_ENOTSUP, "%s: not a plain address", url);
     memcpy(host, a, n);
     host[n] = 0;
     char *colon = strrchr(host, ':'), *name = host;
@@ -208,7 +210,8 @@ static void write_more(gm_plain *p, conn *c)
 {
     while (c->sent < c->head.len + c->r.body_len) {
         size_t in_body = c->sent > c->head.len ? c->sent - c->head.len : 0, in_head = c->sent - in_body;
-        struct iovec v[2] = {{c->head.data + in_head, c->head.len - in_head}, {c->r.body + in_body, c->r.body_len - in_body}};
+        struct iovec v[2] = {{c->head.data + in_head, c->head.len - in_head},
+                             {c->r.body + in_body, c->r.body_len - in_body}};
         struct msghdr m = {.msg_iov = v, .msg_iovlen = 2};
         ssize_t n = sendmsg(c->fd, &m, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
@@ -249,7 +252,8 @@ void gm_plain_start(gm_plain *p, const gm_stream_request *r)
     c->started_ns = gm_client_now_ns();
     const char *path = r->url + strlen(p->origin);
     gm_str_clear(&c->head);
-    gm_str_printf(&c->head, "POST %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: glimmer/" GM_VERSION "\r\nAccept: */*\r\n",
+    gm_str_printf(&c->head,
+                  "POST %s%s HTTP/1.1\r\nHost: %s\r\nUser-Agent: glimmer/" GM_VERSION "\r\nAccept: */*\r\n",
                   *path == '/' ? "" : "/", path, p->host);
     gm_str_printf(&c->head, "Content-Type: application/json\r\nContent-Length: %zu\r\n", r->body_len);
     if (r->request_id) gm_str_printf(&c->head, "x-request-id: %s\r\n", r->request_id);
@@ -304,7 +308,8 @@ static void lost(gm_plain *p, conn *c, int error)
         return;
     }
     if (c->reused && !c->got_bytes) {
-        /* A kept connection that the server closed meanwhile: not the request's fault, once more on a new one. */
+        /* A kept connection that the server closed meanwhile: not the request's fault, once more on a new
+         * one. */
         c->reused = c->close_after = false;
         c->address = p->addresses;
         close(c->fd);
@@ -312,7 +317,9 @@ static void lost(gm_plain *p, conn *c, int error)
         connect_next(p, c);
         return;
     }
-    set_failed(p, c, c->got_bytes ? "the connection was closed before the answer was complete" : "the connection was closed without an answer",
+    set_failed(p, c,
+               c->got_bytes ? "the connection was closed before the answer was complete"
+                            : "the connection was closed without an answer",
                error);
     finish(p, c, c->failed);
 }
@@ -371,7 +378,8 @@ static line_result any_line(conn *c, char *line)
 {
     char *end;
     switch (c->phase) {
-    case P_HEAD: return head_line(c, line);
+    case P_HEAD:
+        return head_line(c, line);
     case P_CHUNK_SIZE:
         if (!isxdigit((unsigned char)line[0])) return L_BAD;
         c->left = strtoll(line, &end, 16);
@@ -381,8 +389,10 @@ static line_result any_line(conn *c, char *line)
     case P_CHUNK_END:
         c->phase = P_CHUNK_SIZE;
         return *line ? L_BAD : L_MORE;
-    case P_TRAILER: return *line ? L_MORE : L_OVER;
-    default: return L_BAD;
+    case P_TRAILER:
+        return *line ? L_MORE : L_OVER;
+    default:
+        return L_BAD;
     }
 }
 

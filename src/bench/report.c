@@ -30,7 +30,8 @@ static gm_status read_metrics(bool *shown, const char *list, gm_error *err)
     for (const char *p = list; *p;) {
         size_t n = strcspn(p, ",");
         int m = metric_of(p, n);
-        if (m < 0) return gm_fail(err, GM_EARG, "argument --percentile-metrics: '%.*s' is not a metric", (int)n, p);
+        if (m < 0)
+            return gm_fail(err, GM_EARG, "argument --percentile-metrics: '%.*s' is not a metric", (int)n, p);
         shown[m] = true;
         p += n + (p[n] == ',');
     }
@@ -43,7 +44,9 @@ static gm_status read_percentiles(gm_figures_params *fp, const char *list, gm_er
         char *end;
         double v = strtod(p, &end);
         if (end == p || (*end && *end != ',') || !(v >= 0 && v <= 100))
-            return gm_fail(err, GM_EARG, "argument --metric-percentiles: '%.64s' is not a list of numbers from 0 to 100", list);
+            return gm_fail(err, GM_EARG,
+                           "argument --metric-percentiles: '%.64s' is not a list of numbers from 0 to 100",
+                           list);
         if (fp->n_percentiles == GM_PERCENTILES_MAX)
             return gm_fail(err, GM_EARG, "argument --metric-percentiles: more than %d", GM_PERCENTILES_MAX);
         fp->percentiles[fp->n_percentiles++] = v;
@@ -63,7 +66,9 @@ static gm_status read_goodput(gm_figures_params *fp, const json_t *list, gm_erro
         int m = colon ? metric_of(text, (size_t)(colon - text)) : -1;
         double v = colon ? strtod(colon + 1, &end) : 0;
         if (m != GM_METRIC_TTFT && m != GM_METRIC_TPOT && m != GM_METRIC_E2EL)
-            return gm_fail(err, GM_EARG, "argument --goodput: '%.64s' is not ttft, tpot or e2el, a colon and milliseconds", text);
+            return gm_fail(err, GM_EARG,
+                           "argument --goodput: '%.64s' is not ttft, tpot or e2el, a colon and milliseconds",
+                           text);
         if (end == colon + 1 || *end || !(v >= 0))
             return gm_fail(err, GM_EARG, "argument --goodput: '%.64s' has no number of milliseconds", text);
         fp->goodput_ms[m] = v;
@@ -72,7 +77,8 @@ static gm_status read_goodput(gm_figures_params *fp, const json_t *list, gm_erro
     return GM_OK;
 }
 
-gm_status gm_run_report_params_read(gm_figures_params *out, bool shown[GM_METRIC_COUNT], const gm_settings *s, gm_error *err)
+gm_status gm_run_report_params_read(gm_figures_params *out, bool shown[GM_METRIC_COUNT], const gm_settings *s,
+                                    gm_error *err)
 {
     *out = (gm_figures_params){0};
     for (int m = 0; m < GM_METRIC_COUNT; m++) {
@@ -88,7 +94,8 @@ static void shown_metrics(const gm_run_report *r, bool *shown)
 {
     gm_figures_params fp;
     gm_run_report_params_read(&fp, shown, r->s, NULL);
-    bool limited = gm_settings_given(r->s, max_concurrency), paced = isfinite(r->arrivals->rate) || r->arrivals->ramp;
+    bool limited = gm_settings_given(r->s, max_concurrency),
+         paced = isfinite(r->arrivals->rate) || r->arrivals->ramp;
     shown[GM_METRIC_QUEUE] &= limited;
     shown[GM_METRIC_E2EL_QUEUE] &= limited && paced;
 }
@@ -217,7 +224,8 @@ static double prefix_share(const gm_run_report *r)
     return q > 0 ? (r->after->prefix_hits - r->before->prefix_hits) / q : 0;
 }
 
-/* What the measuring itself was like; behind the report proper, so that programs that read that one see no difference. */
+/* What the measuring itself was like; behind the report proper, so that programs that read that one see no
+ * difference. */
 static void put_client(gm_str *out, const gm_run_report *r)
 {
     const gm_figures *f = r->f;
@@ -232,7 +240,8 @@ static void put_client(gm_str *out, const gm_run_report *r)
     if (f->chunks) put_real(out, "Output tokens per chunk:", (double)f->output_tokens / (double)f->chunks);
     if (r->counted_prompts && f->completed > f->without_usage)
         put_int(out, "Prompts of another length than asked:", miscounted(r, &worst));
-    if (r->before->prefix && r->after->prefix) put_real(out, "Prefix cache hits (% of prompt tokens):", 100 * prefix_share(r));
+    if (r->before->prefix && r->after->prefix)
+        put_real(out, "Prefix cache hits (% of prompt tokens):", 100 * prefix_share(r));
     else gm_str_printf(out, "%-40s %s\n", "Prefix cache hits (% of prompt tokens):", "unknown");
     if (f->cached_tokens >= 0) put_int(out, "Cached prompt tokens (usage):", f->cached_tokens);
 }
@@ -242,31 +251,38 @@ static void put_warnings(gm_str *out, const gm_run_report *r)
     const gm_figures *f = r->f;
     int64_t worst, n = r->counted_prompts ? miscounted(r, &worst) : 0;
     if (!f->completed)
-        gm_str_puts(out, "WARNING: All requests failed. This is likely due to a misconfiguration on the benchmark arguments.\n");
+        gm_str_puts(out, "WARNING: All requests failed. This is likely due to a misconfiguration on the "
+                         "benchmark arguments.\n");
     if (f->failed && f->completed)
-        gm_str_printf(out, "WARNING: %lld of %zu requests failed; they are in the duration and in nothing else.\n",
+        gm_str_printf(out,
+                      "WARNING: %lld of %zu requests failed; they are in the duration and in nothing else.\n",
                       (long long)f->failed, r->run->n);
     if (n)
-        gm_str_printf(out, "WARNING: the server counted %lld prompts otherwise than asked, the worst by %+lld tokens.\n",
-                      (long long)n, (long long)worst);
+        gm_str_printf(
+            out,
+            "WARNING: the server counted %lld prompts otherwise than asked, the worst by %+lld tokens.\n",
+            (long long)n, (long long)worst);
     if (f->without_usage)
         gm_str_printf(out, "WARNING: %lld answers came without usage; their tokens were counted here.\n",
                       (long long)f->without_usage);
     if (r->before->prefix && r->after->prefix && prefix_share(r) >= 0.01)
         gm_str_printf(out,
-                      "WARNING: the server's prefix cache held %.1f%% of the prompt tokens: this run measured a warm cache. Reset "
+                      "WARNING: the server's prefix cache held %.1f%% of the prompt tokens: this run "
+                      "measured a warm cache. Reset "
                       "it, or take another --seed.\n",
                       100 * prefix_share(r));
     double limit = 0.05 * f->spread[GM_METRIC_TTFT].mean;
     if (limit < 10) limit = 10;
     if (f->late_p99_ms > limit || ms(r->run->loop.p99_ns) > limit || cpu_percent(r) > 90)
-        gm_str_puts(out, "WARNING: the client itself was slow (see Client above): latencies may be its own.\n");
+        gm_str_puts(out,
+                    "WARNING: the client itself was slow (see Client above): latencies may be its own.\n");
     double prompt = r->after->prompt_tokens - r->before->prompt_tokens,
            output = r->after->generation_tokens - r->before->generation_tokens;
     if (r->before->tokens && r->after->tokens && !f->failed && !f->without_usage &&
         (prompt != (double)f->input_tokens || output != (double)f->output_tokens))
         gm_str_printf(out,
-                      "WARNING: the server's counters moved by %.0f prompt and %.0f output tokens, this run's are %lld and "
+                      "WARNING: the server's counters moved by %.0f prompt and %.0f output tokens, this "
+                      "run's are %lld and "
                       "%lld: somebody else uses the server, or one of the two counts wrongly.\n",
                       prompt, output, (long long)f->input_tokens, (long long)f->output_tokens);
 }
@@ -281,7 +297,8 @@ void gm_run_report_text(const gm_run_report *r, gm_str *out)
     put_header(out, " Serving Benchmark Result ", '=');
     put_int(out, "Successful requests:", f->completed);
     put_int(out, "Failed requests:", f->failed);
-    if (gm_settings_given(r->s, max_concurrency)) put_int(out, "Maximum request concurrency:", r->s->max_concurrency);
+    if (gm_settings_given(r->s, max_concurrency))
+        put_int(out, "Maximum request concurrency:", r->s->max_concurrency);
     if (isfinite(r->arrivals->rate)) put_real(out, "Request rate configured (RPS):", r->arrivals->rate);
     put_real(out, "Benchmark duration (s):", f->duration_s);
     put_int(out, "Total input tokens:", f->input_tokens);
@@ -410,14 +427,29 @@ static void put_column(gm_str *out, const gm_run_report *r, const char *name, co
         const gm_outcome *o = &r->run->outcomes[i];
         if (i) gm_str_puts(out, ", ");
         switch (c) {
-        case C_INPUT: gm_str_printf(out, "%lld", (long long)o->prompt_tokens); break;
-        case C_OUTPUT: gm_str_printf(out, "%lld", o->ok ? (long long)o->output_tokens : 0LL); break;
-        case C_TTFT: gm_put_repr(out, o->first_ns ? (double)(o->first_ns - o->start_ns) * 1e-9 : 0); break;
-        case C_GAPS: put_gaps(out, o); break;
-        case C_START: gm_put_repr(out, (double)o->start_ns * 1e-9); break;
-        case C_TEXT: put_text(out, o->text); break;
-        case C_ERROR: put_text(out, o->error); break;
-        case C_COUNT: break;
+        case C_INPUT:
+            gm_str_printf(out, "%lld", (long long)o->prompt_tokens);
+            break;
+        case C_OUTPUT:
+            gm_str_printf(out, "%lld", o->ok ? (long long)o->output_tokens : 0LL);
+            break;
+        case C_TTFT:
+            gm_put_repr(out, o->first_ns ? (double)(o->first_ns - o->start_ns) * 1e-9 : 0);
+            break;
+        case C_GAPS:
+            put_gaps(out, o);
+            break;
+        case C_START:
+            gm_put_repr(out, (double)o->start_ns * 1e-9);
+            break;
+        case C_TEXT:
+            put_text(out, o->text);
+            break;
+        case C_ERROR:
+            put_text(out, o->error);
+            break;
+        case C_COUNT:
+            break;
         }
     }
     gm_str_putc(out, ']');
@@ -525,13 +557,14 @@ void gm_run_report_file_name(const gm_run_report *r, gm_str *out)
     }
     gm_str_printf(out, "%s-", s->label && *s->label ? s->label : s->backend);
     if (r->arrivals->ramp) {
-        gm_str_printf(out, "ramp-up-%s-%lldqps-%lldqps", r->arrivals->ramp, (long long)r->arrivals->ramp_start,
-                      (long long)r->arrivals->ramp_end);
+        gm_str_printf(out, "ramp-up-%s-%lldqps-%lldqps", r->arrivals->ramp,
+                      (long long)r->arrivals->ramp_start, (long long)r->arrivals->ramp_end);
     } else {
         if (isfinite(r->arrivals->rate)) gm_put_repr(out, r->arrivals->rate);
         else gm_str_puts(out, "inf");
         gm_str_puts(out, "qps");
     }
-    if (gm_settings_given(s, max_concurrency)) gm_str_printf(out, "-concurrency%lld", (long long)s->max_concurrency);
+    if (gm_settings_given(s, max_concurrency))
+        gm_str_printf(out, "-concurrency%lld", (long long)s->max_concurrency);
     gm_str_printf(out, "-%s-%s.json", model, r->date);
 }

@@ -1,5 +1,5 @@
-/* A run's report: the text that is printed and the JSON that is kept, both in vLLM's form (labels, key names and their
- * order), with what the client says about itself behind. */
+/* A run's report: the text that is printed and the JSON that is kept, both in vLLM's form (labels, key names
+ * and their order), with what the client says about itself behind. */
 #ifndef GM_BENCH_REPORT_H
 #define GM_BENCH_REPORT_H
 
@@ -28,7 +28,8 @@ void gm_run_report_json(const gm_run_report *r, gm_str *out);
 void gm_run_report_file_name(const gm_run_report *r, gm_str *out);
 
 /* "ttft,tpot" in s->percentile_metrics and numbers in s->metric_percentiles, KEY:MS in s->goodput. */
-gm_status gm_run_report_params_read(gm_figures_params *out, bool shown[GM_METRIC_COUNT], const gm_settings *s, gm_error *err);
+gm_status gm_run_report_params_read(gm_figures_params *out, bool shown[GM_METRIC_COUNT], const gm_settings *s,
+                                    gm_error *err);
 
 /* A number as Python's repr() writes a float: the fewest digits that read back the same. */
 void gm_put_repr(gm_str *out, double v);

@@ -7,10 +7,10 @@
 enum { GM_SPEC_POSITIONS = 64 };
 
 typedef struct gm_counters {
-    bool known;   /* there was a /metrics */
-    bool prefix;  /* with prefix cache counters */
-    bool tokens;  /* with token counters */
-    bool spec;    /* with counters of speculative decoding */
+    bool known;  /* there was a /metrics */
+    bool prefix; /* with prefix cache counters */
+    bool tokens; /* with token counters */
+    bool spec;   /* with counters of speculative decoding */
     double prefix_queries, prefix_hits, prompt_tokens, generation_tokens;
     double drafts, draft_tokens, accepted_tokens;
     double accepted_at[GM_SPEC_POSITIONS];

@@ -1,12 +1,13 @@
-/* Server-sent events from a byte stream that is cut anywhere: lines end in LF, CR LF or CR, comments and other fields
- * are skipped, several data lines of one event are joined by LF. What an event means is not known here. */
+/* Server-sent events from a byte stream that is cut anywhere: lines end in LF, CR LF or CR, comments and
+ * other fields are skipped, several data lines of one event are joined by LF. What an event means is not
+ * known here. */
 #ifndef GM_BENCH_SSE_H
 #define GM_BENCH_SSE_H
 
 #include "base/str.h"
 
 typedef struct gm_sse {
-    gm_str line, data;  /* of an unfinished line, of an unfinished event */
+    gm_str line, data; /* of an unfinished line, of an unfinished event */
     bool has_data, after_cr, begun;
     /* One event's data, valid during the call. */
     void (*on_event)(void *user, const char *data, size_t len);

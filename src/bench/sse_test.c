@@ -16,8 +16,9 @@ static void on_event(void *user, const char *data, size_t len)
     gm_str_putc(all, '>');
 }
 
-static const char stream[] = "\xef\xbb\xbf: comment\n\ndata: one\n\ndata:two\r\n\r\nevent: x\nid: 3\ndata: a\ndata:  b\ndata\n\n\n\n"
-                             "datum: no\n\ndata: \xc3\xa9\xf0\x9f\x98\x80\r\rdata: [DONE]\n\ndata: open";
+static const char stream[] =
+    "\xef\xbb\xbf: comment\n\ndata: one\n\ndata:two\r\n\r\nevent: x\nid: 3\ndata: a\ndata:  b\ndata\n\n\n\n"
+    "datum: no\n\ndata: \xc3\xa9\xf0\x9f\x98\x80\r\rdata: [DONE]\n\ndata: open";
 static const char want[] = "<one><two><a\n b\n><\xc3\xa9\xf0\x9f\x98\x80><[DONE]>";
 
 static void run(size_t a, size_t b)
@@ -71,7 +72,7 @@ static void test_finish(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_two_cuts), cmocka_unit_test(test_single_bytes),
-                                       cmocka_unit_test(test_finish)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_two_cuts),
+                                       cmocka_unit_test(test_single_bytes), cmocka_unit_test(test_finish)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Bytes of an answer: cut in two at a place that the first byte chooses, they must give the events that they give whole,
- * and every event is read as a chunk. */
+/* Bytes of an answer: cut in two at a place that the first byte chooses, they must give the events that they
+ * give whole, and every event is read as a chunk. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

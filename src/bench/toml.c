@@ -79,7 +79,8 @@ static gm_status escape(reader *r, gm_str *out)
     int n = c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (!n || r->end - r->p <= n) return nonsense(r, "an unknown escape in a string");
     memcpy(digits, r->p + 1, (size_t)n);
-    if (strspn(digits, "0123456789abcdefABCDEF") != (size_t)n) return nonsense(r, "an unknown escape in a string");
+    if (strspn(digits, "0123456789abcdefABCDEF") != (size_t)n)
+        return nonsense(r, "an unknown escape in a string");
     gm_str_put_utf8(out, (uint32_t)strtoul(digits, NULL, 16));
     r->p += n + 1;
     return GM_OK;
@@ -220,7 +221,8 @@ static gm_status scalar(reader *r, json_t **out)
 {
     char word[64], *end;
     size_t n = 0;
-    while (r->p < r->end && (isalnum((unsigned char)*r->p) || strchr("+-._:", *r->p)) && n < sizeof word - 1) {
+    while (r->p < r->end && (isalnum((unsigned char)*r->p) || strchr("+-._:", *r->p)) &&
+           n < sizeof word - 1) {
         if (*r->p != '_') word[n++] = *r->p;
         r->p++;
     }
@@ -237,7 +239,9 @@ static gm_status scalar(reader *r, json_t **out)
         return GM_OK;
     }
     double d = strtod(word, &end);
-    if (*end || !isdigit((unsigned char)word[strspn(word, "+-")])) return nonsense(r, "a value is neither a number, a string, true nor false (dates are not understood)");
+    if (*end || !isdigit((unsigned char)word[strspn(word, "+-")]))
+        return nonsense(r,
+                        "a value is neither a number, a string, true nor false (dates are not understood)");
     *out = json_real(d);
     return *out ? GM_OK : nonsense(r, "a number is out of range");
 }
@@ -273,7 +277,8 @@ static gm_status header(reader *r, json_t *root, json_t **table)
     blanks(r);
     if (!st && !starts(r, list ? "]]" : "]")) st = nonsense(r, "']' is missing");
     json_t *old = st ? NULL : json_object_get(in, gm_str_c(&last));
-    if (!st && old && !(list ? json_is_array(old) : json_is_object(old))) st = nonsense(r, "a table is there as something else");
+    if (!st && old && !(list ? json_is_array(old) : json_is_object(old)))
+        st = nonsense(r, "a table is there as something else");
     if (!st) {
         r->p += list ? 2 : 1;
         *table = !list && old ? old : json_object();

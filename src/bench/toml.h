@@ -1,5 +1,5 @@
-/* TOML into JSON values: tables, arrays of tables, dotted keys, strings (basic, literal, and both with three quotes),
- * whole numbers, floats, booleans, arrays, inline tables, comments. Dates are refused by name. */
+/* TOML into JSON values: tables, arrays of tables, dotted keys, strings (basic, literal, and both with three
+ * quotes), whole numbers, floats, booleans, arrays, inline tables, comments. Dates are refused by name. */
 #ifndef GM_BENCH_TOML_H
 #define GM_BENCH_TOML_H
 

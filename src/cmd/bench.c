@@ -77,10 +77,13 @@ static int bench_serve(int argc, char **argv)
 
 static void usage(FILE *to)
 {
-    fputs("usage: glimmer bench serve [--flag VALUE ...]   load a server; flags, report and JSON as in `vllm bench serve`\n"
-          "       glimmer bench grid FILE [flags]           servers x shapes x concurrencies of a TOML or JSON file\n\n"
+    fputs("usage: glimmer bench serve [--flag VALUE ...]   load a server; flags, report and JSON as in `vllm "
+          "bench serve`\n"
+          "       glimmer bench grid FILE [flags]           servers x shapes x concurrencies of a TOML or "
+          "JSON file\n\n"
           "flags of bench grid:\n"
-          "  --out FOLDER    where records and reports go (default: the file's \"out\", or its name without the ending)\n"
+          "  --out FOLDER    where records and reports go (default: the file's \"out\", or its name without "
+          "the ending)\n"
           "  --report-only   measure nothing, write the reports from the records that are there\n"
           "  --dry-run       show the points and the command lines\n",
           to);
@@ -149,7 +152,8 @@ static int bench_grid(int argc, char **argv)
     }
     gm_grid_close(&g);
     if (st) return failed("grid", st, &err);
-    if (missed) fprintf(stderr, "glimmer bench grid: %d points failed; the same command tries them again\n", missed);
+    if (missed)
+        fprintf(stderr, "glimmer bench grid: %d points failed; the same command tries them again\n", missed);
     return missed ? 1 : 0;
 }
 
@@ -157,7 +161,8 @@ int gm_cmd_bench(int argc, char **argv)
 {
     const char *c = argc > 0 ? argv[0] : "";
     if (!strcmp(c, "serve")) return bench_serve(argc - 1, argv + 1);
-    if (!strcmp(c, "grid") && !(argc > 1 && !strcmp(argv[1], "--help"))) return bench_grid(argc - 1, argv + 1);
+    if (!strcmp(c, "grid") && !(argc > 1 && !strcmp(argv[1], "--help")))
+        return bench_grid(argc - 1, argv + 1);
     bool help = !strcmp(c, "grid") || !strcmp(c, "--help") || !strcmp(c, "-h");
     usage(help ? stdout : stderr);
     if (!help && *c) fprintf(stderr, "glimmer bench: error: '%s' is not a benchmark\n", c);
