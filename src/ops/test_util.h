@@ -114,7 +114,7 @@ static inline void tu_same(const char *what, const void *got, const void *want, 
         if (g[i] != w[i]) fail_msg("%s: byte %zu is %02x, want %02x", what, i, g[i], w[i]);
 }
 
-/* The best variant at or below isa must have run since `before` was read. exact: it must be isa itself. */
+/* The variant of this very isa must have run since `before` was read. */
 static inline void tu_ran(gm_op op, gm_isa isa, int64_t before)
 {
     if (gm_variant_count(op, isa) <= before)

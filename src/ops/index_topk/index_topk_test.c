@@ -28,9 +28,11 @@ static void check(gm_isa isa, const float *scores, int32_t visible, int32_t pool
     gm_rows rows = {1, &pos, &slice_of, &s, 1};
     gm_pool_pos *sel = tu_bytes((size_t)(n_select + 1) * sizeof *sel);
     for (int32_t i = 0; i <= n_select; i++) sel[i].pool = -7;
+    int64_t before = gm_variant_count(GM_OP_index_topk, isa);
     gm_index_topk(&(gm_index_topk_args){.scores = scores, .lds = visible, .rows = &rows, .row_begin = 0, .row_end = 1,
                                         .pool = pool, .n_select = n_select, .sel = sel, .n_sel = n_sel,
                                         .dev = tu_device(isa, 1)});
+    tu_ran(GM_OP_index_topk, isa, before);
     int32_t want_n = visible < n_select ? visible : n_select;
     assert_int_equal(n_sel[0], want_n);
     assert_int_equal(n_sel[1], -7);

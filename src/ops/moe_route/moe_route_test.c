@@ -5,7 +5,9 @@ static void run(gm_isa isa, const gm_moe_route_args *a)
 {
     gm_moe_route_args b = *a;
     b.dev = tu_device(isa, 2);
+    int64_t before = gm_variant_count(GM_OP_moe_route, isa);
     gm_moe_route(&b);
+    tu_ran(GM_OP_moe_route, isa, before);
 }
 
 /* A literal reading of the rule in double. */
