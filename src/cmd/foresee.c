@@ -55,13 +55,17 @@ static void show_help(const char *command, const gm_flag *flags)
 {
     printf("usage: glimmer %s MODEL --machine MACHINE [flags of this command] [flags of serve]\n\n", command);
     for (const gm_flag *f = flags; f->name; f++)
-        if (f->help) printf("  --%s%s%s\n        %s\n", f->name, f->unit ? " " : "", f->unit ? f->unit : "", f->help);
-    printf("\nMODEL: glm-5.2 (BF16), glm-5.2-fp8, glm-5.3-flash (FP8), glm-5.3-flash-bf16, a checkpoint folder or a config.json.\n"
-           "MACHINE: 8xMI300X, 8xMI325X, 8xH200, 8xH100, 8xB200, 8xMI355X, another count of these, or a machine file.\n"
+        if (f->help)
+            printf("  --%s%s%s\n        %s\n", f->name, f->unit ? " " : "", f->unit ? f->unit : "", f->help);
+    printf("\nMODEL: glm-5.2 (BF16), glm-5.2-fp8, glm-5.3-flash (FP8), glm-5.3-flash-bf16, a checkpoint "
+           "folder or a config.json.\n"
+           "MACHINE: 8xMI300X, 8xMI325X, 8xH200, 8xH100, 8xB200, 8xMI355X, another count of these, or a "
+           "machine file.\n"
            "Flags of serve are shown by: glimmer serve --help=all\n");
 }
 
-bool gm_foresee_parse(gm_settings *s, const char *command, const gm_flag *flags, int argc, char **argv, int *status)
+bool gm_foresee_parse(gm_settings *s, const char *command, const gm_flag *flags, int argc, char **argv,
+                      int *status)
 {
     char **rest = gm_new_array(char *, argc + 1);
     gm_error err = {0};
@@ -79,7 +83,9 @@ bool gm_foresee_parse(gm_settings *s, const char *command, const gm_flag *flags,
             rest[n++] = argv[i++];
         } else {
             int used = take(f, negated, argc, argv, i);
-            if (used < 0) fprintf(stderr, "glimmer %s: error: argument --%s: expected one argument\n", command, f->name);
+            if (used < 0)
+                fprintf(stderr, "glimmer %s: error: argument --%s: expected one argument\n", command,
+                        f->name);
             go = used > 0;
             i += used;
         }
@@ -104,7 +110,9 @@ gm_status gm_flag_int(int32_t *out, const char *flag, const char *text, int32_t 
     if (!text) return GM_OK;
     gm_status st = gm_human_int(&v, text, err);
     if (st) return gm_context(err, st, "argument --%s", flag);
-    if (v < lo || v > INT32_MAX / 2) return gm_fail(err, GM_EARG, "argument --%s: %lld is out of range, at least %d", flag, (long long)v, (int)lo);
+    if (v < lo || v > INT32_MAX / 2)
+        return gm_fail(err, GM_EARG, "argument --%s: %lld is out of range, at least %d", flag, (long long)v,
+                       (int)lo);
     *out = (int32_t)v;
     return GM_OK;
 }
@@ -120,29 +128,36 @@ gm_status gm_flag_number(double *out, const char *flag, const char *text, double
     return GM_OK;
 }
 
-static gm_status choose_layout(gm_layout *l, const gm_settings *s, const gm_model_config *c, const gm_machine *m, bool kv_shard, gm_error *err)
+static gm_status choose_layout(gm_layout *l, const gm_settings *s, const gm_model_config *c,
+                               const gm_machine *m, bool kv_shard, gm_error *err)
 {
-    bool tp_given = gm_settings_given(s, tensor_parallel_size), dp_given = gm_settings_given(s, data_parallel_size);
-    *l = (gm_layout){.dp = (int32_t)s->data_parallel_size, .tp = (int32_t)s->tensor_parallel_size, .kv_shard = kv_shard};
+    bool tp_given = gm_settings_given(s, tensor_parallel_size),
+         dp_given = gm_settings_given(s, data_parallel_size);
+    *l = (gm_layout){
+        .dp = (int32_t)s->data_parallel_size, .tp = (int32_t)s->tensor_parallel_size, .kv_shard = kv_shard};
     if (!tp_given && !dp_given) l->tp = m->n_gpus;
     l->ep = s->enable_expert_parallel && l->dp * l->tp > 1;
-    if (s->pipeline_parallel_size > 1) return gm_fail(err, GM_ENOTSUP, "pipeline parallelism is not foreseen: --pipeline-parallel-size 1");
+    if (s->pipeline_parallel_size > 1)
+        return gm_fail(err, GM_ENOTSUP, "pipeline parallelism is not foreseen: --pipeline-parallel-size 1");
     if ((int64_t)l->dp * l->tp > m->n_gpus)
-        return gm_fail(err, GM_EARG, "World size (%lld) is larger than the number of available GPUs (%d) in this node.",
+        return gm_fail(err, GM_EARG,
+                       "World size (%lld) is larger than the number of available GPUs (%d) in this node.",
                        (long long)l->dp * l->tp, (int)m->n_gpus);
     if (c->n_heads % l->tp)
-        return gm_fail(err, GM_EARG, "Total number of attention heads (%d) must be divisible by tensor parallel size (%d).",
+        return gm_fail(err, GM_EARG,
+                       "Total number of attention heads (%d) must be divisible by tensor parallel size (%d).",
                        (int)c->n_heads, (int)l->tp);
     return GM_OK;
 }
 
-gm_status gm_foresee_server(gm_layout *l, gm_sim_params *p, const gm_settings *s, const gm_model_config *c, const gm_machine *m,
-                            const char *engine, bool kv_shard, gm_error *err)
+gm_status gm_foresee_server(gm_layout *l, gm_sim_params *p, const gm_settings *s, const gm_model_config *c,
+                            const gm_machine *m, const char *engine, bool kv_shard, gm_error *err)
 {
     enum { BATCH_TOKENS = 8192, SEQS = 1024, SEQS_SMALL = 256 };
     bool vllm = !engine || !strcmp(engine, "vllm");
     if (!vllm && strcmp(engine, "glimmer"))
-        return gm_fail(err, GM_EARG, "argument --engine: invalid choice: '%.32s' (choose from vllm, glimmer)", engine);
+        return gm_fail(err, GM_EARG, "argument --engine: invalid choice: '%.32s' (choose from vllm, glimmer)",
+                       engine);
     if (kv_shard && vllm) return gm_fail(err, GM_EARG, "--kv-shard is a layout of --engine glimmer");
     gm_status st = choose_layout(l, s, c, m, kv_shard, err);
     gm_kv_dtype dtype;
@@ -158,7 +173,8 @@ gm_status gm_foresee_server(gm_layout *l, gm_sim_params *p, const gm_settings *s
                          .chunked_prefill = s->enable_chunked_prefill,
                          .reserve_full_prompt = s->scheduler_reserve_full_isl,
                          .watermark = s->watermark,
-                         .policy = !strcmp(s->scheduling_policy, "priority") ? GM_POLICY_PRIORITY : GM_POLICY_FCFS,
+                         .policy =
+                             !strcmp(s->scheduling_policy, "priority") ? GM_POLICY_PRIORITY : GM_POLICY_FCFS,
                          .n_pages = (int32_t)s->num_gpu_blocks_override,
                          .front_request_ns = vllm ? GM_SIM_FRONT_REQUEST_NS : 0,
                          .front_token_ns = vllm ? GM_SIM_FRONT_TOKEN_NS : 0};

@@ -1,4 +1,5 @@
-/* A machine file of this machine's CPU: short bursts through the real engine, and the constants that foresee them. */
+/* A machine file of this machine's CPU: short bursts through the real engine, and the constants that foresee
+ * them. */
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -45,7 +46,10 @@ static gm_status run_burst(double *seconds, gm_loaded *l, int b, gm_error *err)
     pthread_cond_init(&w.cond, NULL);
     int64_t begun = gm_now_us();
     for (int32_t i = 0; i < bursts[b].concurrency && !st; i++) {
-        gm_submit s = {.prompt = ids, .n_prompt = bursts[b].n_in, .sampling = GM_SAMPLING_DEFAULT, .sink = {on_event, &w}};
+        gm_submit s = {.prompt = ids,
+                       .n_prompt = bursts[b].n_in,
+                       .sampling = GM_SAMPLING_DEFAULT,
+                       .sink = {on_event, &w}};
         gm_request_id id;
         for (int32_t k = 0; k < s.n_prompt; k++) ids[k] = (i * 7919 + k * 31 + 5) % l->vocab_used;
         s.sampling.temperature = 0;
@@ -69,7 +73,8 @@ static gm_status run_burst(double *seconds, gm_loaded *l, int b, gm_error *err)
     return st;
 }
 
-/* The fastest of the repeats, as output tokens a second: other work on the machine slows a run down, nothing speeds it up. */
+/* The fastest of the repeats, as output tokens a second: other work on the machine slows a run down, nothing
+ * speeds it up. */
 static gm_status measure_point(gm_fit_point *p, gm_loaded *l, int b, gm_error *err)
 {
     double best = INFINITY, t;
@@ -79,8 +84,12 @@ static gm_status measure_point(gm_fit_point *p, gm_loaded *l, int b, gm_error *e
         if (!st) best = fmin(best, t);
     }
     if (st) return st;
-    *p = (gm_fit_point){.shape = "measured", .layout = {.dp = 1, .tp = 1}, .kv_dtype = l->kv_dtype, .n_in = bursts[b].n_in,
-                        .n_out = bursts[b].n_out, .concurrency = bursts[b].concurrency,
+    *p = (gm_fit_point){.shape = "measured",
+                        .layout = {.dp = 1, .tp = 1},
+                        .kv_dtype = l->kv_dtype,
+                        .n_in = bursts[b].n_in,
+                        .n_out = bursts[b].n_out,
+                        .concurrency = bursts[b].concurrency,
                         .output_tok_s = bursts[b].concurrency * bursts[b].n_out / best};
     return GM_OK;
 }
@@ -121,20 +130,26 @@ static void start_machine(gm_machine *m)
                       .matmul_eff = 0.5,
                       .expert_spread = 10};
     snprintf(m->name, sizeof m->name, "cpu");
-#define X(field, unit, what) snprintf(m->field##_source, sizeof m->field##_source, "a round number: only flop_eff times it counts");
+#define X(field, unit, what)                                                                                 \
+    snprintf(m->field##_source, sizeof m->field##_source, "a round number: only flop_eff times it counts");
     GM_MACHINE_SPECS(X)
 #undef X
-#define X(field, unit, what) snprintf(m->field##_source, sizeof m->field##_source, "fitted to bursts through the engine on this machine");
+#define X(field, unit, what)                                                                                 \
+    snprintf(m->field##_source, sizeof m->field##_source,                                                    \
+             "fitted to bursts through the engine on this machine");
     GM_MACHINE_FITTED(X)
 #undef X
-#define X(field, unit, what) snprintf(m->field##_source, sizeof m->field##_source, "none: the cache has a size of its own on a CPU");
+#define X(field, unit, what)                                                                                 \
+    snprintf(m->field##_source, sizeof m->field##_source, "none: the cache has a size of its own on a CPU");
     GM_MACHINE_RESERVES(X)
 #undef X
     snprintf(m->mem_bytes_source, sizeof m->mem_bytes_source, "available memory when it was measured");
-    snprintf(m->mem_bw_source, sizeof m->mem_bw_source, "copying 256 MiB with one thread, read and write counted");
+    snprintf(m->mem_bw_source, sizeof m->mem_bw_source,
+             "copying 256 MiB with one thread, read and write counted");
     snprintf(m->mem_eff_source, sizeof m->mem_eff_source, "1: mem_bw is a measured rate");
     snprintf(m->link_bw_source, sizeof m->link_bw_source, "one rank: no link is used");
-    snprintf(m->reduce_value_bytes_source, sizeof m->reduce_value_bytes_source, "one rank: nothing is reduced");
+    snprintf(m->reduce_value_bytes_source, sizeof m->reduce_value_bytes_source,
+             "one rank: nothing is reduced");
 }
 
 static gm_status write_machine(const gm_machine *m, const char *path, gm_error *err)
@@ -151,13 +166,15 @@ static void print_result(const gm_fit_set *set, const gm_loaded *l, const char *
     printf("%6s %6s %6s %12s %12s %8s\n", "input", "output", "conc.", "measured", "predicted", "error");
     for (int32_t i = 0; i < set->n; i++) {
         const gm_fit_point *p = &set->points[i];
-        printf("%6d %6d %6d %12.2f %12.2f %+7.2f%%\n", (int)p->n_in, (int)p->n_out, (int)p->concurrency, p->output_tok_s, p->predicted,
-               100 * (p->predicted / p->output_tok_s - 1));
+        printf("%6d %6d %6d %12.2f %12.2f %+7.2f%%\n", (int)p->n_in, (int)p->n_out, (int)p->concurrency,
+               p->output_tok_s, p->predicted, 100 * (p->predicted / p->output_tok_s - 1));
     }
     printf("mean %.2f %%, worst %.2f %%; written to %s. To foresee this server:\n"
-           "  glimmer simulate MODEL --machine %s --engine glimmer --max-model-len %d --max-num-batched-tokens %d --max-num-seqs %d "
+           "  glimmer simulate MODEL --machine %s --engine glimmer --max-model-len %d "
+           "--max-num-batched-tokens %d --max-num-seqs %d "
            "--num-gpu-blocks-override %d\n",
-           100 * e.mean, 100 * e.worst, path, path, (int)l->model_len, (int)l->batch_tokens, (int)l->seqs, (int)l->n_pages);
+           100 * e.mean, 100 * e.worst, path, path, (int)l->model_len, (int)l->batch_tokens, (int)l->seqs,
+           (int)l->n_pages);
 }
 
 gm_status gm_measure_cpu(const gm_settings *s, const char *path, gm_error *err)

@@ -10,16 +10,32 @@
 #include "plan/models.h"
 
 typedef struct options {
-    char *machine, *engine, *trace, *in, *out, *random_in, *random_out, *range, *prefix, *n, *concurrency, *rate, *burstiness, *seed;
+    char *machine, *engine, *trace, *in, *out, *random_in, *random_out, *range, *prefix, *n, *concurrency,
+        *rate, *burstiness, *seed;
     char *goodput, *metrics, *percentiles, *dir, *file, *label, *metadata, *dataset, *price, *warmups;
     bool json, save, detailed, explain, kv_shard, step_by_step;
 } options;
 
-#define T(name, field, unit, help) {name, GM_FLAG_TEXT, unit, help, &o->field, NULL}
-#define L(name, field, unit, help) {name, GM_FLAG_LIST, unit, help, &o->field, NULL}
-#define B(name, field, help) {name, GM_FLAG_BOOL, NULL, help, NULL, &o->field}
-#define I(name) {name, GM_FLAG_IGNORED, NULL, NULL, NULL, NULL}
-#define IB(name) {name, GM_FLAG_IGNORED_BOOL, NULL, NULL, NULL, NULL}
+#define T(name, field, unit, help)                                                                           \
+    {                                                                                                        \
+        name, GM_FLAG_TEXT, unit, help, &o->field, NULL                                                      \
+    }
+#define L(name, field, unit, help)                                                                           \
+    {                                                                                                        \
+        name, GM_FLAG_LIST, unit, help, &o->field, NULL                                                      \
+    }
+#define B(name, field, help)                                                                                 \
+    {                                                                                                        \
+        name, GM_FLAG_BOOL, NULL, help, NULL, &o->field                                                      \
+    }
+#define I(name)                                                                                              \
+    {                                                                                                        \
+        name, GM_FLAG_IGNORED, NULL, NULL, NULL, NULL                                                        \
+    }
+#define IB(name)                                                                                             \
+    {                                                                                                        \
+        name, GM_FLAG_IGNORED_BOOL, NULL, NULL, NULL, NULL                                                   \
+    }
 
 enum { N_FLAGS = 64 };
 
@@ -27,15 +43,18 @@ static void list_flags(gm_flag *flags, options *o)
 {
     const gm_flag all[] = {
         T("machine", machine, "NAME|FILE", "the machine (default: 8xMI300X)"),
-        T("engine", engine, "vllm|glimmer", "whose rules for cache and front end [vllm: its runs fitted the machine constants]"),
+        T("engine", engine, "vllm|glimmer",
+          "whose rules for cache and front end [vllm: its runs fitted the machine constants]"),
         B("kv-shard", kv_shard, "glimmer: pages dealt out over the ranks of tensor parallelism"),
-        T("trace", trace, "FILE", "replay: JSON lines of arrival_s, input, output; or a saved detailed benchmark result"),
+        T("trace", trace, "FILE",
+          "replay: JSON lines of arrival_s, input, output; or a saved detailed benchmark result"),
         T("dataset-name", dataset, "random", "the load, if no trace is given"),
         T("random-input-len", random_in, "tokens", "prompt length [1024]"),
         T("random-output-len", random_out, "tokens", "answer length [128]"),
         T("input-len", in, "tokens", "the same, for any data set"),
         T("output-len", out, "tokens", "the same, for any data set"),
-        T("random-range-ratio", range, "R|JSON", "lengths vary by this share; {\"input\":R,\"output\":R} for each [0]"),
+        T("random-range-ratio", range, "R|JSON",
+          "lengths vary by this share; {\"input\":R,\"output\":R} for each [0]"),
         T("random-prefix-len", prefix, "tokens", "in front of each prompt [0]"),
         T("num-prompts", n, "requests", "[1000]"),
         T("max-concurrency", concurrency, "requests", "most in flight; the client holds back the others"),
@@ -56,9 +75,26 @@ static void list_flags(gm_flag *flags, options *o)
         B("explain", explain, "where the time of the steps goes, and the memory of a rank"),
         B("step-by-step", step_by_step, "never take equal steps at once; the result is the same"),
         T("num-warmups", warmups, NULL, NULL),
-        I("backend"), I("base-url"), I("endpoint"), I("endpoint-type"), I("tokenizer"), I("tokenizer-mode"), I("temperature"), I("top-p"), I("top-k"),
-        I("ready-check-timeout-sec"), I("dataset-path"), I("extra-body"), I("header"), I("request-id-prefix"), I("num-workers"),
-        IB("ignore-eos"), IB("disable-tqdm"), IB("insecure"), IB("profile"), IB("plot-timeline"),
+        I("backend"),
+        I("base-url"),
+        I("endpoint"),
+        I("endpoint-type"),
+        I("tokenizer"),
+        I("tokenizer-mode"),
+        I("temperature"),
+        I("top-p"),
+        I("top-k"),
+        I("ready-check-timeout-sec"),
+        I("dataset-path"),
+        I("extra-body"),
+        I("header"),
+        I("request-id-prefix"),
+        I("num-workers"),
+        IB("ignore-eos"),
+        IB("disable-tqdm"),
+        IB("insecure"),
+        IB("profile"),
+        IB("plot-timeline"),
         {NULL, GM_FLAG_BOOL, NULL, NULL, NULL, NULL}};
     _Static_assert(sizeof all / sizeof *all <= N_FLAGS, "room for the flags");
     memcpy(flags, all, sizeof all);
@@ -91,7 +127,8 @@ static gm_status read_load(gm_load *load, gm_load_random *r, const options *o, g
     if (!st) st = gm_flag_int(&r->n_out, "output-len", o->out, 1, err);
     if (!st) st = gm_flag_int(&prefix, "random-prefix-len", o->prefix, 0, err);
     if (!st) st = gm_flag_int(&r->concurrency_max, "max-concurrency", o->concurrency, 1, err);
-    if (!st && o->rate && strcmp(o->rate, "inf")) st = gm_flag_number(&r->rate, "request-rate", o->rate, 1e-9, err);
+    if (!st && o->rate && strcmp(o->rate, "inf"))
+        st = gm_flag_number(&r->rate, "request-rate", o->rate, 1e-9, err);
     if (!st) st = gm_flag_number(&r->burstiness, "burstiness", o->burstiness, 1e-9, err);
     if (!st) st = gm_flag_int(&seed, "seed", o->seed, 0, err);
     if (!st) st = parse_range(r, o->range, err);
@@ -103,7 +140,10 @@ static gm_status read_load(gm_load *load, gm_load_random *r, const options *o, g
         return st;
     }
     if (o->dataset && strcmp(o->dataset, "random"))
-        return gm_fail(err, GM_ENOTSUP, "dataset '%.32s': draw it with bench serve and replay its detailed result with --trace", o->dataset);
+        return gm_fail(
+            err, GM_ENOTSUP,
+            "dataset '%.32s': draw it with bench serve and replay its detailed result with --trace",
+            o->dataset);
     st = gm_load_draw(load, r, err);
     for (int32_t i = 0; !st && i < load->n; i++) load->items[i].n_in += prefix;
     return st;
@@ -137,15 +177,20 @@ static gm_status parse_metrics(gm_report_info *i, const options *o, gm_error *er
             size_t n = strcspn(p, ",");
             bool known = false;
             for (int m = 0; m < GM_METRIC_COUNT; m++)
-                if (strlen(gm_metric_name((gm_metric)m)) == n && !strncmp(p, gm_metric_name((gm_metric)m), n)) i->metrics |= 1u << m, known = true;
-            if (!known) return gm_fail(err, GM_EARG, "argument --percentile-metrics: '%.*s' is not ttft, tpot, itl or e2el", (int)n, p);
+                if (strlen(gm_metric_name((gm_metric)m)) == n && !strncmp(p, gm_metric_name((gm_metric)m), n))
+                    i->metrics |= 1u << m, known = true;
+            if (!known)
+                return gm_fail(err, GM_EARG,
+                               "argument --percentile-metrics: '%.*s' is not ttft, tpot, itl or e2el", (int)n,
+                               p);
             p += n + (p[n] == ',');
         }
     }
     for (const char *p = o->percentiles ? o->percentiles : "99"; *p && i->n_percentiles < 16;) {
         char *end;
         double q = strtod(p, &end);
-        if (end == p || !(q >= 0 && q <= 100) || (*end && *end != ',')) return gm_fail(err, GM_EARG, "argument --metric-percentiles: invalid value: '%.32s'", p);
+        if (end == p || !(q >= 0 && q <= 100) || (*end && *end != ','))
+            return gm_fail(err, GM_EARG, "argument --metric-percentiles: invalid value: '%.32s'", p);
         i->percentiles[i->n_percentiles++] = q;
         p = end + (*end == ',');
     }
@@ -164,7 +209,8 @@ static void add_metadata(json_t *v, const char *text)
     }
 }
 
-static gm_status save(const json_t *v, const options *o, const char *model, const gm_report_info *i, gm_error *err)
+static gm_status save(const json_t *v, const options *o, const char *model, const gm_report_info *i,
+                      gm_error *err)
 {
     gm_str path = {0}, text = {0};
     const char *base = strrchr(model, '/');
@@ -187,7 +233,8 @@ static gm_status save(const json_t *v, const options *o, const char *model, cons
     return st;
 }
 
-static void add_own_keys(json_t *v, const gm_summary *s, const gm_layout *l, const options *o, const gm_machine *m)
+static void add_own_keys(json_t *v, const gm_summary *s, const gm_layout *l, const options *o,
+                         const gm_machine *m)
 {
     const gm_sim_result *r = s->result;
     char name[64];
@@ -202,13 +249,15 @@ static void add_own_keys(json_t *v, const gm_summary *s, const gm_layout *l, con
     json_object_set_new(v, "waiting_peak", json_integer(r->waiting_max));
     json_object_set_new(v, "waiting_mean", json_real(r->waiting_mean));
     if (!gm_flag_number(&price, "price-per-hour", o->price, 0, NULL) && price > 0 && s->output_rate > 0)
-        json_object_set_new(v, "cost_per_million_output_tokens", json_real(price / 3600 / s->output_rate * 1e6));
+        json_object_set_new(v, "cost_per_million_output_tokens",
+                            json_real(price / 3600 / s->output_rate * 1e6));
     if (!o->explain) return;
     json_object_set_new(v, "memory", gm_report_memory_json(&r->map, l));
     json_object_set_new(v, "cost", gm_report_explain_json(r));
 }
 
-static void print_text(const gm_summary *s, const gm_report_info *i, const gm_layout *l, const options *o, const gm_machine *m)
+static void print_text(const gm_summary *s, const gm_report_info *i, const gm_layout *l, const options *o,
+                       const gm_machine *m)
 {
     gm_str out = {0};
     const gm_sim_result *r = s->result;
@@ -217,8 +266,11 @@ static void print_text(const gm_summary *s, const gm_report_info *i, const gm_la
     gm_layout_name(l, name, sizeof name);
     gm_str_printf(&out, "simulated: %s, %s on %s\n", i->model, name, m->name);
     gm_report_text(&out, s, i);
-    gm_str_printf(&out, "preemptions %lld (%lld tokens computed again), cache at most %.1f%% full, at most %d running and %d waiting\n",
-                  (long long)r->preemptions, (long long)r->recomputed, 100 * r->pages_peak, (int)r->running_max, (int)r->waiting_max);
+    gm_str_printf(&out,
+                  "preemptions %lld (%lld tokens computed again), cache at most %.1f%% full, at most %d "
+                  "running and %d waiting\n",
+                  (long long)r->preemptions, (long long)r->recomputed, 100 * r->pages_peak,
+                  (int)r->running_max, (int)r->waiting_max);
     if (!gm_flag_number(&price, "price-per-hour", o->price, 0, NULL) && price > 0 && s->output_rate > 0)
         gm_str_printf(&out, "a million output tokens cost %.3f\n", price / 3600 / s->output_rate * 1e6);
     if (o->explain) {
@@ -245,7 +297,11 @@ static gm_status simulate(const gm_settings *s, const options *o, gm_error *err)
     struct tm tm;
     strftime(date, sizeof date, "%Y%m%d-%H%M%S", localtime_r(&now, &tm));
     double price = 0;
-    gm_report_info i = {.model = s->model, .label = o->label, .date = date, .goodput = o->goodput != NULL, .detailed = o->detailed};
+    gm_report_info i = {.model = s->model,
+                        .label = o->label,
+                        .date = date,
+                        .goodput = o->goodput != NULL,
+                        .detailed = o->detailed};
     gm_status st = gm_model_open(c, s->model, s->hf_overrides, err);
     if (!st) st = gm_machine_open(&m, o->machine ? o->machine : "8xMI300X", err);
     if (!st) st = gm_foresee_server(&l, &p, s, c, &m, o->engine, o->kv_shard, err);

@@ -13,7 +13,8 @@ static void count_mla(gm_weight_parts *p, const gm_model_config *c, gm_index_kin
 {
     int64_t d = c->d_model, qk = c->d_nope + c->d_rope, heads = c->n_heads;
     p->mla_whole += c->q_lora_rank * d + c->q_lora_rank + (c->d_latent + c->d_rope) * d + c->d_latent;
-    p->mla_split += heads * qk * c->q_lora_rank + heads * (c->d_nope + c->d_v) * c->d_latent + heads * c->d_v * d;
+    p->mla_split +=
+        heads * qk * c->q_lora_rank + heads * (c->d_nope + c->d_v) * c->d_latent + heads * c->d_v * d;
     if (index != GM_INDEX_OWN) return;
     int64_t di = c->index_d_head;
     p->index += c->index_n_heads * di * c->q_lora_rank + di * d + 2 * di + c->index_n_heads * d;
@@ -54,7 +55,8 @@ double gm_fp8_param_bytes(const gm_model_config *c)
     return c->fp8 ? 1 + 4.0 / ((double)c->fp8_block[0] * c->fp8_block[1]) : 2;
 }
 
-gm_rank_weights gm_rank_weights_compute(const gm_model_config *c, const gm_weight_parts *p, const gm_rank_split *s)
+gm_rank_weights gm_rank_weights_compute(const gm_model_config *c, const gm_weight_parts *p,
+                                        const gm_rank_split *s)
 {
     double q = gm_fp8_param_bytes(c), mla = s->mla_as_bf16 ? 2 : q, tp = s->tp;
     gm_rank_weights w = {
@@ -62,7 +64,8 @@ gm_rank_weights gm_rank_weights_compute(const gm_model_config *c, const gm_weigh
         .head = 2 * (double)p->head / tp,
         .kda = 2 * ((double)p->kda_split / tp + (double)p->kda_whole),
         .mla = mla * ((double)p->mla_split / tp + (double)p->mla_whole),
-        .index = (c->index_compress ? 2 : q) * (double)p->index, /* pooled indexers stay BF16 in FP8 checkpoints */
+        .index =
+            (c->index_compress ? 2 : q) * (double)p->index, /* pooled indexers stay BF16 in FP8 checkpoints */
         .dense = q * (double)p->dense / tp,
         .shared = q * (double)p->shared / tp,
         .experts = q * (double)(p->expert * p->n_experts * p->n_expert_layers) / s->n_ranks,

@@ -57,7 +57,8 @@ static int64_t sum_scored(int64_t begin, int64_t n, int64_t select, int64_t pool
 void gm_rank_load_add(gm_rank_load *load, const gm_cost *c, int64_t begin, int64_t n, bool samples)
 {
     int64_t attended = sum_capped(begin, n, c->select), scored = 0;
-    if (c->n_index) scored = sum_scored(begin, n, c->select, c->config.index_pool > 0 ? c->config.index_pool : 1);
+    if (c->n_index)
+        scored = sum_scored(begin, n, c->select, c->config.index_pool > 0 ? c->config.index_pool : 1);
     load->tokens += n;
     load->seqs++;
     load->rows += samples;
@@ -76,16 +77,17 @@ static double largest_of(int32_t n)
     return n < (int32_t)(sizeof known / sizeof *known) ? known[n] : sqrt(2 * log(n)) - 0.35;
 }
 
-/* Share of a layer's experts that `tokens` tokens choose at least once. How popular an expert is varies as a gamma
- * distribution of mean 1, so the chance to be left out is that of a gamma-mixed Poisson count. */
+/* Share of a layer's experts that `tokens` tokens choose at least once. How popular an expert is varies as a
+ * gamma distribution of mean 1, so the chance to be left out is that of a gamma-mixed Poisson count. */
 static double chosen_share(const gm_cost *c, double tokens)
 {
     double mean = tokens * c->config.n_active / (double)c->parts.n_experts, a = c->machine.expert_spread;
     return 1 - pow(1 + mean / a, -a);
 }
 
-/* Experts of one layer that one rank must read when `tokens` tokens choose n_active each: cut by width, every rank reads
- * its slice of all chosen ones; spread whole, the rank with the most chosen ones is waited for. In whole experts. */
+/* Experts of one layer that one rank must read when `tokens` tokens choose n_active each: cut by width, every
+ * rank reads its slice of all chosen ones; spread whole, the rank with the most chosen ones is waited for. In
+ * whole experts. */
 static double experts_read(const gm_cost *c, double tokens)
 {
     int32_t ranks = c->layout.dp * c->layout.tp;
@@ -105,9 +107,9 @@ static double expert_tokens(const gm_cost *c, double tokens)
     return fmin(mean + largest_of(ranks) * spread, tokens * c->config.n_active);
 }
 
-/* Counted, not fitted. layer_us is the time of LAYER_LAUNCHES launches; index scores and selection are so many beside them
- * (projections of query, key and gate, pooling, scores, top-k), and so is an expert exchange (two gathers, a scatter, the
- * agreement on sizes, permuting there and back, a copy). */
+/* Counted, not fitted. layer_us is the time of LAYER_LAUNCHES launches; index scores and selection are so
+ * many beside them (projections of query, key and gate, pooling, scores, top-k), and so is an expert exchange
+ * (two gathers, a scatter, the agreement on sizes, permuting there and back, a copy). */
 enum { LAYER_LAUNCHES = 20, INDEX_LAUNCHES = 6, EXCHANGE_LAUNCHES = 7 };
 enum { SKINNY = 4 }; /* most rows for which servers have matrix-vector kernels */
 
@@ -121,14 +123,15 @@ static double matrix_s_per_byte(const gm_cost *c, double rows)
     return rows > SKINNY ? c->s_per_byte / c->machine.matmul_eff : c->s_per_byte;
 }
 
-/* Pages dealt out: a rank reads and scores its own part of the rows, for all heads; the selections and the partial results
- * (one latent vector and two scalars a head) go around. */
+/* Pages dealt out: a rank reads and scores its own part of the rows, for all heads; the selections and the
+ * partial results (one latent vector and two scalars a head) go around. */
 static void shard_pages(const gm_cost *c, gm_step_cost *t, double tokens)
 {
     enum { SHARD_LAUNCHES = 4 };
     t->latent /= c->layout.tp;
     t->index /= c->layout.tp;
-    double bytes = (double)c->config.n_heads * (2.0 * c->config.d_latent + 8) + 8.0 * c->select / c->config.index_pool;
+    double bytes =
+        (double)c->config.n_heads * (2.0 * c->config.d_latent + 8) + 8.0 * c->select / c->config.index_pool;
     t->reduce += c->n_mla * (tokens * bytes / c->machine.link_bw + SHARD_LAUNCHES * launch_s(c));
 }
 
@@ -142,7 +145,8 @@ static gm_step_cost own_cost(const gm_cost *c, const gm_rank_load *r)
     t.fixed = layers * c->machine.layer_us * 1e-6;
     /* Scores and selection run only when something lies beyond what is attended to anyway. */
     if (r->scored > 0) t.fixed += INDEX_LAUNCHES * launch_s(c) * c->n_index;
-    t.weights = (w->head + w->kda + w->mla + w->index + w->dense + w->shared + w->rest) * matrix_s_per_byte(c, tokens);
+    t.weights = (w->head + w->kda + w->mla + w->index + w->dense + w->shared + w->rest) *
+                matrix_s_per_byte(c, tokens);
     t.state = 2 * c->state_bytes * (double)r->seqs * c->s_per_byte;
     t.latent = (double)r->decode_attended * c->n_mla * c->latent_row * c->s_per_byte;
     t.index = (double)r->decode_scored * c->n_index * c->index_key * c->s_per_byte;
@@ -186,7 +190,8 @@ double gm_cost_step(const gm_cost *c, const gm_rank_load *loads, int32_t n, gm_s
         most = sum;
         worst = t;
     }
-    tokens += idle; /* idle ranks run a made-up token along, all the same one, which chooses the same experts */
+    tokens +=
+        idle; /* idle ranks run a made-up token along, all the same one, which chooses the same experts */
     double expert_bytes = (double)c->parts.expert * gm_fp8_param_bytes(&c->config);
     worst.experts = c->n_moe * experts_read(c, tokens) * expert_bytes * matrix_s_per_byte(c, tokens);
     worst.expert_math = c->n_moe * expert_tokens(c, tokens) * 2 * (double)c->parts.expert * c->s_per_flop_fp8;

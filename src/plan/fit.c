@@ -32,16 +32,21 @@ static gm_status parse_shape(gm_fit_set *s, const char *name, json_t *shape, con
     const json_t *isl = json_object_get(shape, "isl"), *osl = json_object_get(shape, "osl");
     if (!json_is_integer(isl) || !json_is_integer(osl))
         return gm_fail(err, GM_EFORMAT, "%s: shape %s needs isl and osl", what, name);
-    json_object_foreach(shape, series, points) {
-        gm_fit_point p = {.n_in = (int32_t)json_integer_value(isl), .n_out = (int32_t)json_integer_value(osl)};
+    json_object_foreach(shape, series, points)
+    {
+        gm_fit_point p = {.n_in = (int32_t)json_integer_value(isl),
+                          .n_out = (int32_t)json_integer_value(osl)};
         if (!strcmp(series, "isl") || !strcmp(series, "osl")) continue;
-        if (!parse_series(&p, series)) return gm_fail(err, GM_EFORMAT, "%s: shape %s: '%.64s' is not a layout", what, name, series);
+        if (!parse_series(&p, series))
+            return gm_fail(err, GM_EFORMAT, "%s: shape %s: '%.64s' is not a layout", what, name, series);
         snprintf(p.shape, sizeof p.shape, "%s", name);
-        json_object_foreach(points, conc, value) {
+        json_object_foreach(points, conc, value)
+        {
             p.concurrency = (int32_t)strtol(conc, NULL, 10);
             p.output_tok_s = json_number_value(value);
             if (p.concurrency < 1 || !(p.output_tok_s > 0))
-                return gm_fail(err, GM_EFORMAT, "%s: shape %s, %s: point '%.32s' is not a positive number", what, name, series, conc);
+                return gm_fail(err, GM_EFORMAT, "%s: shape %s, %s: point '%.32s' is not a positive number",
+                               what, name, series, conc);
             s->points = gm_realloc_array(s->points, (size_t)s->n + 1, sizeof *s->points);
             s->points[s->n++] = p;
         }
@@ -68,8 +73,8 @@ gm_status gm_fit_set_parse(gm_fit_set *out, const json_t *v, const char *what, g
                                   .model_len = (int32_t)number(server, "max_model_len", 131072),
                                   .kv_dtype = GM_KV_BF16,
                                   .engine = GM_ENGINE_VLLM};
-    json_object_foreach(json_object_get(v, "output_tok_s"), name, shape)
-        if (!st) st = parse_shape(&s, name, shape, what, err);
+    json_object_foreach(json_object_get(v, "output_tok_s"), name, shape) if (!st) st =
+        parse_shape(&s, name, shape, what, err);
     if (!st && s.n == 0) st = gm_fail(err, GM_EFORMAT, "%s: no points under 'output_tok_s'", what);
     if (st) gm_fit_set_fini(&s);
     else *out = s;
@@ -82,17 +87,21 @@ void gm_fit_set_fini(gm_fit_set *s)
     *s = (gm_fit_set){0};
 }
 
-static gm_status predict(gm_fit_point *p, const gm_server_limits *limits, const gm_model_config *c, const gm_machine *m, gm_error *err)
+static gm_status predict(gm_fit_point *p, const gm_server_limits *limits, const gm_model_config *c,
+                         const gm_machine *m, gm_error *err)
 {
     gm_load load;
     gm_sim_result r;
     bool vllm = limits->engine == GM_ENGINE_VLLM;
-    gm_sim_params sp = {.limits = *limits, .chunked_prefill = true, .reserve_full_prompt = true,
+    gm_sim_params sp = {.limits = *limits,
+                        .chunked_prefill = true,
+                        .reserve_full_prompt = true,
                         .price_every = 64,
                         .front_request_ns = vllm ? GM_SIM_FRONT_REQUEST_NS : 0,
                         .front_token_ns = vllm ? GM_SIM_FRONT_TOKEN_NS : 0};
     sp.limits.kv_dtype = p->kv_dtype;
-    gm_status st = gm_load_draw(&load, &(gm_load_random){.n = p->concurrency, .n_in = p->n_in, .n_out = p->n_out}, err);
+    gm_status st =
+        gm_load_draw(&load, &(gm_load_random){.n = p->concurrency, .n_in = p->n_in, .n_out = p->n_out}, err);
     if (!st) st = gm_sim_run(&r, c, m, &p->layout, &sp, &load, err);
     if (st) return gm_context(err, st, "%s, concurrency %d", p->shape, (int)p->concurrency);
     p->predicted = (double)p->concurrency * p->n_out / ((double)r.duration_ns * 1e-9);
@@ -101,7 +110,8 @@ static gm_status predict(gm_fit_point *p, const gm_server_limits *limits, const 
     return GM_OK;
 }
 
-gm_status gm_fit_predict(gm_fit_set *s, const gm_model_config *c, const gm_machine *m, const char *skip, gm_error *err)
+gm_status gm_fit_predict(gm_fit_set *s, const gm_model_config *c, const gm_machine *m, const char *skip,
+                         gm_error *err)
 {
     gm_status st = GM_OK;
     for (int32_t i = 0; i < s->n && !st; i++)
@@ -135,14 +145,16 @@ typedef struct search {
     const char *skip;
 } search;
 
-/* Two layouts at the same load: a plan chooses between them, so the error of their ratio counts as much as each point's
- * own. */
+/* Two layouts at the same load: a plan chooses between them, so the error of their ratio counts as much as
+ * each point's own. */
 static double pair_badness(const gm_fit_set *s, int32_t i, double d)
 {
     double sum = 0;
     for (int32_t k = 0; k < i; k++) {
         const gm_fit_point *a = &s->points[k], *b = &s->points[i];
-        if (a->n_in != b->n_in || a->n_out != b->n_out || a->concurrency != b->concurrency || a->kv_dtype != b->kv_dtype) continue;
+        if (a->n_in != b->n_in || a->n_out != b->n_out || a->concurrency != b->concurrency ||
+            a->kv_dtype != b->kv_dtype)
+            continue;
         double other = log(a->predicted / a->output_tok_s);
         sum += (d - other) * (d - other);
     }
@@ -212,7 +224,8 @@ static void improve(search *q, vertex *s)
     }
 }
 
-gm_status gm_fit_run(gm_machine *m, gm_fit_set *set, const gm_model_config *c, const char *skip, int32_t rounds, gm_error *err)
+gm_status gm_fit_run(gm_machine *m, gm_fit_set *set, const gm_model_config *c, const char *skip,
+                     int32_t rounds, gm_error *err)
 {
     search q = {.machine = *m, .set = set, .config = c, .skip = skip};
     vertex s[N + 1];

@@ -1,5 +1,6 @@
-/* The fitted constants of a machine, from published points of benchmark runs. Each point is predicted by a simulated
- * run; Nelder-Mead searches the logarithms of the constants for the least squared relative error. */
+/* The fitted constants of a machine, from published points of benchmark runs. Each point is predicted by a
+ * simulated run; Nelder-Mead searches the logarithms of the constants for the least squared relative error.
+ */
 #ifndef GM_PLAN_FIT_H
 #define GM_PLAN_FIT_H
 
@@ -25,7 +26,8 @@ gm_status gm_fit_set_parse(gm_fit_set *out, const json_t *v, const char *what, g
 void gm_fit_set_fini(gm_fit_set *s);
 
 /* Fill `predicted` of every point whose shape is not `skip` (NULL: all). */
-gm_status gm_fit_predict(gm_fit_set *s, const gm_model_config *c, const gm_machine *m, const char *skip, gm_error *err);
+gm_status gm_fit_predict(gm_fit_set *s, const gm_model_config *c, const gm_machine *m, const char *skip,
+                         gm_error *err);
 
 typedef struct gm_fit_error {
     double mean, worst; /* absolute relative error */
@@ -36,6 +38,7 @@ typedef struct gm_fit_error {
 gm_fit_error gm_fit_error_of(const gm_fit_set *s, const char *shape);
 
 /* Better constants into m, starting from its own. The points of shape `skip` are not looked at. */
-gm_status gm_fit_run(gm_machine *m, gm_fit_set *s, const gm_model_config *c, const char *skip, int32_t rounds, gm_error *err);
+gm_status gm_fit_run(gm_machine *m, gm_fit_set *s, const gm_model_config *c, const char *skip, int32_t rounds,
+                     gm_error *err);
 
 #endif

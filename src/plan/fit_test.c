@@ -63,7 +63,8 @@ static void test_winners(void **state)
             n++;
             if (fabs(a->output_tok_s / b->output_tok_s - 1) <= 0.03) continue;
             if ((a->output_tok_s > b->output_tok_s) != (a->predicted > b->predicted))
-                fail_msg("%s, %d in flight: the wrong layout is foreseen as faster", a->shape, (int)a->concurrency);
+                fail_msg("%s, %d in flight: the wrong layout is foreseen as faster", a->shape,
+                         (int)a->concurrency);
         }
     assert_int_equal(n, 11);
 }
@@ -78,11 +79,13 @@ static void test_single_request(void **state)
         gm_load load;
         gm_sim_result o;
         gm_summary s;
-        assert_int_equal(gm_load_draw(&load, &(gm_load_random){.n = 1, .n_in = 96000, .n_out = 32000}, NULL), GM_OK);
+        assert_int_equal(gm_load_draw(&load, &(gm_load_random){.n = 1, .n_in = 96000, .n_out = 32000}, NULL),
+                         GM_OK);
         assert_int_equal(gm_sim_run(&o, &flash, &mi300x, &layouts[i], &p, &load, NULL), GM_OK);
         gm_summary_init(&s, &o, &(gm_limits_ms){0});
         double ms = gm_summary_stats(&s, GM_METRIC_TPOT).mean;
-        if (fabs(ms / published[i] - 1) > 0.05) fail_msg("%.2f ms a token, published are %.2f", ms, published[i]);
+        if (fabs(ms / published[i] - 1) > 0.05)
+            fail_msg("%.2f ms a token, published are %.2f", ms, published[i]);
         gm_summary_fini(&s);
         gm_sim_result_fini(&o);
         gm_load_fini(&load);
@@ -108,16 +111,18 @@ static void test_leave_one_out(void **state)
 static void test_plan(void **state)
 {
     gm_plan *plan = calloc(1, sizeof *plan);
-    gm_plan_params p = {.sim = {.limits = points.limits, .chunked_prefill = true, .reserve_full_prompt = true},
-                        .load = {.n = 512, .n_in = 8192, .n_out = 1024, .concurrency_max = 512},
-                        .price_per_hour = 36,
-                        .curve = true};
+    gm_plan_params p = {
+        .sim = {.limits = points.limits, .chunked_prefill = true, .reserve_full_prompt = true},
+        .load = {.n = 512, .n_in = 8192, .n_out = 1024, .concurrency_max = 512},
+        .price_per_hour = 36,
+        .curve = true};
     gm_str text = {0};
     (void)state;
     assert_int_equal(gm_plan_make(plan, &flash, &mi300x, &p, NULL), GM_OK);
     assert_true(plan->best >= 0);
     assert_true(plan->candidates[plan->best].layout.dp > 1);
-    assert_true(fabs(plan->candidates[plan->best].cost_million * plan->candidates[plan->best].output_rate - 36e6 / 3600) < 1e-6);
+    assert_true(fabs(plan->candidates[plan->best].cost_million * plan->candidates[plan->best].output_rate -
+                     36e6 / 3600) < 1e-6);
     assert_true(plan->n_crossings > 0);
     gm_plan_sentence(&text, plan, &p);
     assert_non_null(strstr(gm_str_c(&text), plan->candidates[plan->best].name));
@@ -139,9 +144,10 @@ static void test_plan(void **state)
 
 static void test_points_refused(void **state)
 {
-    static const char *const bad[] = {"{}", "{\"output_tok_s\":{\"a\":{}}}", "{\"output_tok_s\":{\"a\":{\"isl\":1,\"osl\":1,\"xp8\":{}}}}",
-                                      "{\"output_tok_s\":{\"a\":{\"isl\":1,\"osl\":1,\"tp8_bf16\":{\"0\":1}}}}",
-                                      "{\"output_tok_s\":{\"a\":{\"isl\":1,\"osl\":1,\"tp8_bf16\":{\"1\":-1}}}}"};
+    static const char *const bad[] = {
+        "{}", "{\"output_tok_s\":{\"a\":{}}}", "{\"output_tok_s\":{\"a\":{\"isl\":1,\"osl\":1,\"xp8\":{}}}}",
+        "{\"output_tok_s\":{\"a\":{\"isl\":1,\"osl\":1,\"tp8_bf16\":{\"0\":1}}}}",
+        "{\"output_tok_s\":{\"a\":{\"isl\":1,\"osl\":1,\"tp8_bf16\":{\"1\":-1}}}}"};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         gm_fit_set s;
@@ -154,8 +160,9 @@ static void test_points_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_errors),        cmocka_unit_test(test_winners), cmocka_unit_test(test_single_request),
-        cmocka_unit_test(test_leave_one_out), cmocka_unit_test(test_plan),    cmocka_unit_test(test_points_refused),
+        cmocka_unit_test(test_errors),         cmocka_unit_test(test_winners),
+        cmocka_unit_test(test_single_request), cmocka_unit_test(test_leave_one_out),
+        cmocka_unit_test(test_plan),           cmocka_unit_test(test_points_refused),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,5 +1,5 @@
-/* A parallel layout, and what each of its ranks holds: weights, workspace, state and pages, with the rules by which an
- * engine cuts its memory. */
+/* A parallel layout, and what each of its ranks holds: weights, workspace, state and pages, with the rules by
+ * which an engine cuts its memory. */
 #ifndef GM_PLAN_LAYOUT_H
 #define GM_PLAN_LAYOUT_H
 
@@ -8,9 +8,9 @@
 #include "plan/machine.h"
 
 typedef struct gm_layout {
-    int32_t dp, tp;  /* dp schedulers with a cache of their own, each over tp ranks */
-    bool ep;         /* whole experts are spread over all ranks; otherwise each expert's width is cut */
-    bool kv_shard;   /* pages are dealt out over the tp ranks, each token stored once (glimmer) */
+    int32_t dp, tp; /* dp schedulers with a cache of their own, each over tp ranks */
+    bool ep;        /* whole experts are spread over all ranks; otherwise each expert's width is cut */
+    bool kv_shard;  /* pages are dealt out over the tp ranks, each token stored once (glimmer) */
 } gm_layout;
 
 /* "TP8", "DP8+EP8", "TP8+kv-shard", "DP2xTP4+EP8" */
@@ -25,16 +25,16 @@ typedef enum gm_engine_kind {
 } gm_engine_kind;
 
 typedef struct gm_server_limits {
-    double memory_share;    /* --gpu-memory-utilization */
-    int32_t batch_tokens;   /* --max-num-batched-tokens, of one scheduler */
-    int32_t seqs;           /* --max-num-seqs, of one scheduler */
-    int32_t model_len;      /* --max-model-len */
+    double memory_share;  /* --gpu-memory-utilization */
+    int32_t batch_tokens; /* --max-num-batched-tokens, of one scheduler */
+    int32_t seqs;         /* --max-num-seqs, of one scheduler */
+    int32_t model_len;    /* --max-model-len */
     gm_kv_dtype kv_dtype;
     gm_engine_kind engine;
 } gm_server_limits;
 
-/* The cache rows as that engine stores them. vLLM keeps FP8 index keys whatever the latent rows are, and its FP8 rows have
- * another form than ours. */
+/* The cache rows as that engine stores them. vLLM keeps FP8 index keys whatever the latent rows are, and its
+ * FP8 rows have another form than ours. */
 gm_footprint gm_engine_footprint(const gm_model_config *c, gm_engine_kind engine, gm_kv_dtype kv_dtype);
 
 /* One rank's memory, in bytes, from the share of the device down to the pages. */
@@ -42,7 +42,7 @@ typedef struct gm_memory_map {
     double device, budget; /* all of it; times the share */
     gm_rank_weights weights;
     double workspace, reserve;
-    double cache;          /* budget - weights - workspace - reserve; negative: it does not fit */
+    double cache; /* budget - weights - workspace - reserve; negative: it does not fit */
 
     /* cache of one scheduler, as its ranks see it */
     int32_t page_tokens, seq_pages; /* seq_pages: pages of state that each sequence takes (vLLM) */

@@ -37,7 +37,8 @@ static int setup(void **state)
 
 static void assert_within(double got, double want, double share)
 {
-    if (got < want * (1 - share) || got > want * (1 + share)) fail_msg("%.3f is not within %g of %.3f", got, share, want);
+    if (got < want * (1 - share) || got > want * (1 + share))
+        fail_msg("%.3f is not within %g of %.3f", got, share, want);
 }
 
 /* By hand: latent rows of the MLA layers, index keys of the layers that own an indexer, and of no other. */
@@ -57,13 +58,14 @@ static void test_bytes_per_token(void **state)
     assert_true(f.token_bytes == 11264 + 11 * 256 / 4.0);
 }
 
-/* The parts add up to the published checkpoint: FP8 with one rank, without the block of multi-token prediction. */
+/* The parts add up to the published checkpoint: FP8 with one rank, without the block of multi-token
+ * prediction. */
 static void test_weights(void **state)
 {
     gm_weight_parts p = gm_weight_parts_count(&flash);
     gm_rank_weights w = gm_rank_weights_compute(&flash, &p, &(gm_rank_split){.tp = 1, .n_ranks = 1});
-    int64_t params = p.embed + p.head + p.kda_split + p.kda_whole + p.mla_split + p.mla_whole + p.index + p.dense + p.shared +
-                     p.expert * p.n_experts * p.n_expert_layers + p.rest + p.vision;
+    int64_t params = p.embed + p.head + p.kda_split + p.kda_whole + p.mla_split + p.mla_whole + p.index +
+                     p.dense + p.shared + p.expert * p.n_experts * p.n_expert_layers + p.rest + p.vision;
     (void)state;
     assert_int_equal(params, 321323031390 - 7432592416);
     assert_within(w.total, 328326771576.0 - 7432592416.0, 0.005);
@@ -89,7 +91,8 @@ static void test_published_pools(void **state)
     assert_int_equal(b.page_tokens, 4352);
     assert_int_equal(a.seq_pages, 5);
     assert_int_equal(b.seq_pages, 5);
-    /* One figure for each kind of layout is stated; the two hardly differ, so the arithmetic carries the difference. */
+    /* One figure for each kind of layout is stated; the two hardly differ, so the arithmetic carries the
+     * difference. */
     assert_within(mi300x.reserve_dp_bytes, mi300x.reserve_tp_bytes, 0.05);
 }
 
@@ -98,7 +101,8 @@ static void test_ceilings(void **state)
 {
     gm_memory_map a = gm_memory_map_compute(&flash, &mi300x, &tp8, &published);
     gm_memory_map b = gm_memory_map_compute(&flash, &mi300x, &dp8, &published);
-    gm_ceiling x = gm_ceiling_compute(&a, &tp8, &published, 128000), y = gm_ceiling_compute(&b, &dp8, &published, 128000);
+    gm_ceiling x = gm_ceiling_compute(&a, &tp8, &published, 128000),
+               y = gm_ceiling_compute(&b, &dp8, &published, 128000);
     (void)state;
     assert_int_equal(x.node, 76);
     assert_int_equal(x.bound, GM_BOUND_PAGES);
@@ -129,7 +133,8 @@ static void test_slots_bind(void **state)
     assert_int_equal(c.bound, GM_BOUND_PAGES);
 }
 
-/* The latent cache is copied by tensor parallelism: a token costs a rank the same, only weights and state shrink. */
+/* The latent cache is copied by tensor parallelism: a token costs a rank the same, only weights and state
+ * shrink. */
 static void test_tensor_parallel_copies_rows(void **state)
 {
     gm_server_limits k = published;
@@ -138,11 +143,13 @@ static void test_tensor_parallel_copies_rows(void **state)
     (void)state;
     wide.mem_bytes = 4e12;
     k.engine = GM_ENGINE_GLIMMER;
-    gm_memory_map a = gm_memory_map_compute(&flash, &wide, &one, &k), b = gm_memory_map_compute(&flash, &wide, &tp8, &k);
+    gm_memory_map a = gm_memory_map_compute(&flash, &wide, &one, &k),
+                  b = gm_memory_map_compute(&flash, &wide, &tp8, &k);
     gm_memory_map c = gm_memory_map_compute(&flash, &wide, &shard, &k);
     assert_true(a.token_bytes == b.token_bytes);
     assert_within((double)(b.n_pages - a.n_pages) * a.page_bytes,
-                  a.weights.total - b.weights.total + a.workspace - b.workspace + a.n_slots * a.slot_bytes - b.n_slots * b.slot_bytes,
+                  a.weights.total - b.weights.total + a.workspace - b.workspace + a.n_slots * a.slot_bytes -
+                      b.n_slots * b.slot_bytes,
                   1e-4);
     assert_int_equal(c.n_pages, b.n_pages * 8);
 }

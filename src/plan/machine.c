@@ -12,7 +12,8 @@ typedef struct number {
 } number;
 
 static const number numbers[] = {
-#define X(field, unit, what) {#field, unit, offsetof(gm_machine, field), offsetof(gm_machine, field##_source)},
+#define X(field, unit, what)                                                                                 \
+    {#field, unit, offsetof(gm_machine, field), offsetof(gm_machine, field##_source)},
     GM_MACHINE_NUMBERS(X)
 #undef X
 };
@@ -44,7 +45,8 @@ static const struct {
 } gpus[] = {
     {"MI300X", 206141652992, 5.3e12, 0.81, 1307.4e12, 2614.9e12, 448e9, 0.5625, "rocm-smi, VRAM Total Memory",
      "AMD Instinct MI300X data sheet; links: 7 x 64 GB/s Infinity Fabric", true},
-    {"MI325X", 274861129728, 6.0e12, 0.81, 1307.4e12, 2614.9e12, 448e9, 2, "256 GiB less 16 MiB, as rocm-smi reports its kin",
+    {"MI325X", 274861129728, 6.0e12, 0.81, 1307.4e12, 2614.9e12, 448e9, 2,
+     "256 GiB less 16 MiB, as rocm-smi reports its kin",
      "AMD Instinct MI325X data sheet; links: 7 x 64 GB/s Infinity Fabric", false},
     {"H200", 150754820096, 4.8e12, 0.9, 989.5e12, 1979e12, 450e9, 2, "nvidia-smi, 143771 MiB",
      "NVIDIA H200 data sheet; links: NVLink 4, 900 GB/s both directions", false},
@@ -95,13 +97,17 @@ static void fill(gm_machine *m, int i)
     GM_MACHINE_SPECS(X)
 #undef X
     snprintf(m->reduce_value_bytes_source, SOURCE_LEN, "%s",
-             gpus[i].reduce_value_bytes < 2 ? "INT4 with a BF16 scale for each 32 values: the setting of the published runs"
-                                            : "BF16, the default of servers");
-    snprintf(m->mem_eff_source, SOURCE_LEN, "%s",
-             gpus[i].mem_eff < 0.9 ? "BabelStream on MI300X, 81 % of the peak (Ambati et al., MI300X performance analysis, 2025)"
-                                   : "BabelStream, up to 90 % of the peak on NVIDIA GPUs (Ambati et al., 2025)");
+             gpus[i].reduce_value_bytes < 2
+                 ? "INT4 with a BF16 scale for each 32 values: the setting of the published runs"
+                 : "BF16, the default of servers");
+    snprintf(
+        m->mem_eff_source, SOURCE_LEN, "%s",
+        gpus[i].mem_eff < 0.9
+            ? "BabelStream on MI300X, 81 % of the peak (Ambati et al., MI300X performance analysis, 2025)"
+            : "BabelStream, up to 90 % of the peak on NVIDIA GPUs (Ambati et al., 2025)");
     snprintf(m->mem_bytes_source, SOURCE_LEN, "%s", gpus[i].mem_source);
-#define X(field, unit, what) snprintf(m->field##_source, SOURCE_LEN, "%s", gpus[i].measured ? FITTED_ON : TAKEN_OVER);
+#define X(field, unit, what)                                                                                 \
+    snprintf(m->field##_source, SOURCE_LEN, "%s", gpus[i].measured ? FITTED_ON : TAKEN_OVER);
     GM_MACHINE_FITTED(X)
 #undef X
 #define X(field, unit, what) snprintf(m->field##_source, SOURCE_LEN, "%s", SOLVED);
@@ -121,19 +127,24 @@ gm_status gm_machine_builtin(gm_machine *out, const char *name, gm_error *err)
         return GM_OK;
     }
     return gm_fail(err, GM_ENOTFOUND,
-                   "'%.64s' is not a machine: use 8xMI300X, 8xMI325X, 8xH200, 8xH100, 8xB200, 8xMI355X, another count of "
+                   "'%.64s' is not a machine: use 8xMI300X, 8xMI325X, 8xH200, 8xH100, 8xB200, 8xMI355X, "
+                   "another count of "
                    "these, or the path of a machine file",
                    name);
 }
 
-static gm_status parse_number(gm_machine *m, const number *n, const json_t *v, const char *what, gm_error *err)
+static gm_status parse_number(gm_machine *m, const number *n, const json_t *v, const char *what,
+                              gm_error *err)
 {
-    const json_t *o = json_object_get(v, n->key), *x = json_object_get(o, "value"), *s = json_object_get(o, "source");
+    const json_t *o = json_object_get(v, n->key), *x = json_object_get(o, "value"),
+                 *s = json_object_get(o, "source");
     if (!o) return gm_fail(err, GM_EFORMAT, "%s: '%s' is missing", what, n->key);
     if (!json_is_number(x) || !(json_number_value(x) >= 0) || !isfinite(json_number_value(x)))
-        return gm_fail(err, GM_EFORMAT, "%s: '%s' needs a value that is a number, zero or more", what, n->key);
+        return gm_fail(err, GM_EFORMAT, "%s: '%s' needs a value that is a number, zero or more", what,
+                       n->key);
     if (!json_is_string(s) || !*json_string_value(s))
-        return gm_fail(err, GM_EFORMAT, "%s: '%s' needs a source: say where the number comes from", what, n->key);
+        return gm_fail(err, GM_EFORMAT, "%s: '%s' needs a source: say where the number comes from", what,
+                       n->key);
     *value_of(m, n) = json_number_value(x);
     snprintf(source_of(m, n), SOURCE_LEN, "%s", json_string_value(s));
     return GM_OK;
@@ -144,17 +155,17 @@ static gm_status check(const gm_machine *m, const char *what, gm_error *err)
     const struct {
         const char *key;
         double v, lo, hi;
-    } bounds[] = {{"mem_bytes", m->mem_bytes, 1e6, 1e15},     {"mem_bw", m->mem_bw, 1e6, 1e15},
-                  {"flops_bf16", m->flops_bf16, 1e6, 1e18},   {"flops_fp8", m->flops_fp8, 1e6, 1e18},
-                  {"link_bw", m->link_bw, 1e3, 1e15},
-                  {"reduce_value_bytes", m->reduce_value_bytes, 0, 8}, {"mem_eff", m->mem_eff, 1e-4, 1},
-                  {"flop_eff", m->flop_eff, 1e-5, 1},         {"layer_us", m->layer_us, 0, 1e7},
-                  {"expert_spread", m->expert_spread, 1e-3, 1e9},    {"token_work", m->token_work, 0, 1e6},
-                  {"matmul_eff", m->matmul_eff, 1e-3, 1}};
+    } bounds[] = {
+        {"mem_bytes", m->mem_bytes, 1e6, 1e15},   {"mem_bw", m->mem_bw, 1e6, 1e15},
+        {"flops_bf16", m->flops_bf16, 1e6, 1e18}, {"flops_fp8", m->flops_fp8, 1e6, 1e18},
+        {"link_bw", m->link_bw, 1e3, 1e15},       {"reduce_value_bytes", m->reduce_value_bytes, 0, 8},
+        {"mem_eff", m->mem_eff, 1e-4, 1},         {"flop_eff", m->flop_eff, 1e-5, 1},
+        {"layer_us", m->layer_us, 0, 1e7},        {"expert_spread", m->expert_spread, 1e-3, 1e9},
+        {"token_work", m->token_work, 0, 1e6},    {"matmul_eff", m->matmul_eff, 1e-3, 1}};
     for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++)
         if (bounds[i].v < bounds[i].lo || bounds[i].v > bounds[i].hi)
-            return gm_fail(err, GM_EFORMAT, "%s: '%s' is %g, must be from %g to %g", what, bounds[i].key, bounds[i].v,
-                           bounds[i].lo, bounds[i].hi);
+            return gm_fail(err, GM_EFORMAT, "%s: '%s' is %g, must be from %g to %g", what, bounds[i].key,
+                           bounds[i].v, bounds[i].lo, bounds[i].hi);
     return GM_OK;
 }
 
@@ -172,10 +183,12 @@ gm_status gm_machine_parse(gm_machine *out, const json_t *v, const char *what, g
     m.n_gpus = (int32_t)json_integer_value(n);
     json_t *object = json_deep_copy(v);
     gm_status st = GM_OK;
-    json_object_foreach(object, key, each) {
+    json_object_foreach(object, key, each)
+    {
         bool known = !strcmp(key, "name") || !strcmp(key, "n_gpus");
         for (int i = 0; i < N_NUMBERS; i++) known |= !strcmp(key, numbers[i].key);
-        if (!known && !st) st = gm_fail(err, GM_EFORMAT, "%s: '%.64s' is not a key of a machine file", what, key);
+        if (!known && !st)
+            st = gm_fail(err, GM_EFORMAT, "%s: '%.64s' is not a key of a machine file", what, key);
     }
     json_decref(object);
     for (int i = 0; i < N_NUMBERS && !st; i++) st = parse_number(&m, &numbers[i], v, what, err);
@@ -186,9 +199,11 @@ gm_status gm_machine_parse(gm_machine *out, const json_t *v, const char *what, g
 
 gm_status gm_machine_open(gm_machine *out, const char *name_or_path, gm_error *err)
 {
-    if (!strchr(name_or_path, '/') && access(name_or_path, R_OK) != 0) return gm_machine_builtin(out, name_or_path, err);
+    if (!strchr(name_or_path, '/') && access(name_or_path, R_OK) != 0)
+        return gm_machine_builtin(out, name_or_path, err);
     json_t *v = NULL;
-    gm_status st = gm_json_load(&v, name_or_path, &(gm_json_limits){.bytes_max = 1 << 20, .depth_max = 8}, err);
+    gm_status st =
+        gm_json_load(&v, name_or_path, &(gm_json_limits){.bytes_max = 1 << 20, .depth_max = 8}, err);
     if (!st) st = gm_machine_parse(out, v, name_or_path, err);
     json_decref(v);
     return st;

@@ -6,26 +6,29 @@
 #include "base/json.h"
 
 /* X(field, "unit", "what it is"): one GPU's figures unless said otherwise. */
-#define GM_MACHINE_SPECS(X)                                                                                            \
-    X(mem_bytes, "B", "memory the driver reports")                                                                     \
-    X(mem_bw, "B/s", "memory bandwidth")                                                                               \
-    X(mem_eff, "share", "of the memory bandwidth that a copy reaches")                                                 \
-    X(flops_bf16, "FLOP/s", "dense BF16 matrix rate")                                                                  \
-    X(flops_fp8, "FLOP/s", "dense FP8 matrix rate")                                                                    \
-    X(link_bw, "B/s", "to all other GPUs of the node together, one direction")                                         \
+#define GM_MACHINE_SPECS(X)                                                                                  \
+    X(mem_bytes, "B", "memory the driver reports")                                                           \
+    X(mem_bw, "B/s", "memory bandwidth")                                                                     \
+    X(mem_eff, "share", "of the memory bandwidth that a copy reaches")                                       \
+    X(flops_bf16, "FLOP/s", "dense BF16 matrix rate")                                                        \
+    X(flops_fp8, "FLOP/s", "dense FP8 matrix rate")                                                          \
+    X(link_bw, "B/s", "to all other GPUs of the node together, one direction")                               \
     X(reduce_value_bytes, "B", "of one value in an all-reduce between tensor-parallel ranks")
 
 /* At most five of these may be fitted; which ones is said in each one's source. */
-#define GM_MACHINE_FITTED(X)                                                                                           \
-    X(layer_us, "us", "time a layer takes in every step whatever its size: launches and small kernels")                \
-    X(flop_eff, "share", "of the matrix rate that kernels reach")                                                      \
-    X(token_work, "passes", "times a token's activations travel through memory in a layer, on every rank")             \
-    X(matmul_eff, "share", "of the copy bandwidth that matrix products reach where matrix-vector kernels end")         \
-    X(expert_spread, "shape", "how evenly tokens choose experts: shape of a gamma distribution, infinite: evenly")
+#define GM_MACHINE_FITTED(X)                                                                                 \
+    X(layer_us, "us", "time a layer takes in every step whatever its size: launches and small kernels")      \
+    X(flop_eff, "share", "of the matrix rate that kernels reach")                                            \
+    X(token_work, "passes", "times a token's activations travel through memory in a layer, on every rank")   \
+    X(matmul_eff, "share",                                                                                   \
+      "of the copy bandwidth that matrix products reach where matrix-vector kernels end")                    \
+    X(expert_spread, "shape",                                                                                \
+      "how evenly tokens choose experts: shape of a gamma distribution, infinite: evenly")
 
-/* Memory an engine holds beside weights, computed workspace and cache, one stated figure for each kind of layout. */
-#define GM_MACHINE_RESERVES(X)                                                                                         \
-    X(reserve_tp_bytes, "B", "per rank, without data parallelism")                                                     \
+/* Memory an engine holds beside weights, computed workspace and cache, one stated figure for each kind of
+ * layout. */
+#define GM_MACHINE_RESERVES(X)                                                                               \
+    X(reserve_tp_bytes, "B", "per rank, without data parallelism")                                           \
     X(reserve_dp_bytes, "B", "per rank, with data parallelism")
 
 #define GM_MACHINE_NUMBERS(X) GM_MACHINE_SPECS(X) GM_MACHINE_FITTED(X) GM_MACHINE_RESERVES(X)

@@ -28,7 +28,8 @@ void gm_numpy_rng_init(gm_numpy_rng *r, uint64_t seed)
             if (src != dst) pool[dst] = mix(pool[dst], hash_mix(pool[src], &c, 0x931e8875u));
     c = 0x8b51f9ddu;
     for (int i = 0; i < 4; i++) {
-        uint32_t lo = hash_mix(pool[2 * i % 4], &c, 0x58f38dedu), hi = hash_mix(pool[(2 * i + 1) % 4], &c, 0x58f38dedu);
+        uint32_t lo = hash_mix(pool[2 * i % 4], &c, 0x58f38dedu),
+                 hi = hash_mix(pool[(2 * i + 1) % 4], &c, 0x58f38dedu);
         words[i] = (uint64_t)hi << 32 | lo;
     }
     r->has_half = false;

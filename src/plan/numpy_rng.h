@@ -1,5 +1,5 @@
-/* NumPy's default generator (PCG64 seeded by SeedSequence) and its bounded integers, so that a drawn load has the same
- * lengths as the benchmark client's for the same seed. */
+/* NumPy's default generator (PCG64 seeded by SeedSequence) and its bounded integers, so that a drawn load has
+ * the same lengths as the benchmark client's for the same seed. */
 #ifndef GM_PLAN_NUMPY_RNG_H
 #define GM_PLAN_NUMPY_RNG_H
 

@@ -28,7 +28,7 @@ typedef struct sim {
     gm_rank_load *loads;
     job *jobs;
     int32_t n_ranks, next, in_flight, rotate;
-    int32_t queued;       /* requests before it have left the front end */
+    int32_t queued;        /* requests before it have left the front end */
     int64_t front_free_ns; /* when the front end has done those sent so far */
     int64_t now;
     double waiting_area;
@@ -124,7 +124,8 @@ static bool may_send(const sim *s)
     return s->next < s->load->n && (s->load->concurrency_max == 0 || s->in_flight < s->load->concurrency_max);
 }
 
-/* Those whose time has come: at the client, while there is room there, and at the front end. floor_ns: room came then. */
+/* Those whose time has come: at the client, while there is room there, and at the front end. floor_ns: room
+ * came then. */
 static gm_status move_on(sim *s, int64_t floor_ns)
 {
     gm_status st = GM_OK;
@@ -193,8 +194,8 @@ static int64_t price(sim *s)
     bool prompt = false;
     double t = gm_cost_step(&s->cost, s->loads, s->n_ranks, &parts);
     for (int32_t i = 0; i < s->n_ranks; i++) prompt |= s->loads[i].tokens > s->loads[i].decodes;
-#define X(part, what)                                                                                                  \
-    s->out->cost.part += parts.part;                                                                                   \
+#define X(part, what)                                                                                        \
+    s->out->cost.part += parts.part;                                                                         \
     if (!prompt) s->out->cost_decode.part += parts.part;
     GM_COST_PARTS(X)
 #undef X
@@ -379,11 +380,12 @@ gm_status gm_sim_run(gm_sim_result *out, const gm_model_config *c, const gm_mach
     if (o.map.n_pages < 1) {
         char name[64];
         gm_layout_name(l, name, sizeof name);
-        return gm_fail(err, GM_ECAPACITY,
-                       "%s on %s: no memory is left for the cache: %.2f GB of %.2f GB a rank go to weights, %.2f GB to "
-                       "workspace, %.2f GB are the engine's reserve",
-                       name, m->name, o.map.weights.total / 1e9, o.map.budget / 1e9, o.map.workspace / 1e9,
-                       o.map.reserve / 1e9);
+        return gm_fail(
+            err, GM_ECAPACITY,
+            "%s on %s: no memory is left for the cache: %.2f GB of %.2f GB a rank go to weights, %.2f GB to "
+            "workspace, %.2f GB are the engine's reserve",
+            name, m->name, o.map.weights.total / 1e9, o.map.budget / 1e9, o.map.workspace / 1e9,
+            o.map.reserve / 1e9);
     }
     o.requests = gm_new_array(gm_sim_request, load->n + 1);
     sim s = {.p = p, .load = load, .n_ranks = l->dp, .out = &o};

@@ -27,8 +27,8 @@ typedef struct gm_load_random {
 
 gm_status gm_load_draw(gm_load *out, const gm_load_random *p, gm_error *err);
 
-/* JSON lines {"arrival_s":..., "input":..., "output":...}, or the detailed result of a benchmark run (start_times,
- * input_lens, output_lens). Sorted by arrival; the first one becomes time 0. */
+/* JSON lines {"arrival_s":..., "input":..., "output":...}, or the detailed result of a benchmark run
+ * (start_times, input_lens, output_lens). Sorted by arrival; the first one becomes time 0. */
 gm_status gm_load_read(gm_load *out, const char *path, gm_error *err);
 gm_status gm_load_parse(gm_load *out, const char *text, size_t len, const char *what, gm_error *err);
 

@@ -1,4 +1,5 @@
-/* A simulated run told as `vllm bench serve` tells a measured one: the same printed block, the same JSON keys. */
+/* A simulated run told as `vllm bench serve` tells a measured one: the same printed block, the same JSON
+ * keys. */
 #ifndef GM_PLAN_SIM_REPORT_H
 #define GM_PLAN_SIM_REPORT_H
 
@@ -9,9 +10,9 @@ typedef struct gm_report_info {
     const char *date;          /* YYYYMMDD-HHMMSS, from the caller's clock */
     double request_rate;       /* 0: inf */
     double burstiness;
-    int32_t concurrency_max;   /* 0: none */
-    bool goodput;              /* limits were given */
-    unsigned metrics;          /* bit m: gm_metric m is reported */
+    int32_t concurrency_max; /* 0: none */
+    bool goodput;            /* limits were given */
+    unsigned metrics;        /* bit m: gm_metric m is reported */
     double percentiles[16];
     int32_t n_percentiles;
     bool detailed;

@@ -20,7 +20,8 @@ static int setup(void **state)
 {
     (void)state;
     return gm_model_open(&flash, "glm-5.3-flash", NULL, NULL) || gm_model_open(&big, "glm-5.2", NULL, NULL) ||
-                   gm_machine_builtin(&mi300x, "8xMI300X", NULL) || gm_machine_builtin(&mi325x, "8xMI325X", NULL)
+                   gm_machine_builtin(&mi300x, "8xMI300X", NULL) ||
+                   gm_machine_builtin(&mi325x, "8xMI325X", NULL)
                ? -1
                : 0;
 }
@@ -51,15 +52,19 @@ static void test_numpy(void **state)
     for (int i = 0; i < 10; i++) assert_int_equal(gm_numpy_rng_integer(&r, 0, 100), answer[i]);
 }
 
-/* The published run of 1,000 requests around 2,048 and 256 tokens: lengths lie in 409..3687 and 51..461, and 1019.0 tokens/s
- * over 254.8 s make 259.6 thousand tokens. */
+/* The published run of 1,000 requests around 2,048 and 256 tokens: lengths lie in 409..3687 and 51..461, and
+ * 1019.0 tokens/s over 254.8 s make 259.6 thousand tokens. */
 static void test_published_lengths(void **state)
 {
     gm_load l;
     int32_t lo = INT32_MAX, hi = 0, out_lo = INT32_MAX, out_hi = 0;
     int64_t tokens = 0;
     (void)state;
-    assert_int_equal(gm_load_draw(&l, &(gm_load_random){.n = 1000, .n_in = 2048, .n_out = 256, .range_in = 0.8, .range_out = 0.8}, NULL), GM_OK);
+    assert_int_equal(
+        gm_load_draw(
+            &l, &(gm_load_random){.n = 1000, .n_in = 2048, .n_out = 256, .range_in = 0.8, .range_out = 0.8},
+            NULL),
+        GM_OK);
     for (int32_t i = 0; i < l.n; i++) {
         const gm_load_item *it = &l.items[i];
         if (it->n_in < lo) lo = it->n_in;
@@ -85,15 +90,23 @@ static void test_load_refused(void **state)
     r.range_in = 0;
     r.n = 0;
     assert_int_equal(gm_load_draw(&l, &r, NULL), GM_EARG);
-    static const char *const bad[] = {"", "{}", "{\"arrival_s\":-1,\"input\":1,\"output\":1}", "{\"arrival_s\":0,\"input\":0,\"output\":1}",
-                                      "{\"arrival_s\":0,\"input\":1}", "[1", "{\"arrival_s\":0,\"input\":1.5,\"output\":2}"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(gm_load_parse(&l, bad[i], strlen(bad[i]), "t", NULL), GM_EFORMAT);
+    static const char *const bad[] = {"",
+                                      "{}",
+                                      "{\"arrival_s\":-1,\"input\":1,\"output\":1}",
+                                      "{\"arrival_s\":0,\"input\":0,\"output\":1}",
+                                      "{\"arrival_s\":0,\"input\":1}",
+                                      "[1",
+                                      "{\"arrival_s\":0,\"input\":1.5,\"output\":2}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_equal(gm_load_parse(&l, bad[i], strlen(bad[i]), "t", NULL), GM_EFORMAT);
 }
 
 static void test_trace(void **state)
 {
-    static const char lines[] = "{\"arrival_s\": 3.5, \"input\": 7, \"output\": 2}\n\n{\"arrival_s\": 1.5, \"input\": 5, \"output\": 1}\n";
-    static const char detailed[] = "{\"start_times\":[11.0,10.0,12.0],\"input_lens\":[4,3,9],\"output_lens\":[2,1,0]}";
+    static const char lines[] = "{\"arrival_s\": 3.5, \"input\": 7, \"output\": 2}\n\n{\"arrival_s\": 1.5, "
+                                "\"input\": 5, \"output\": 1}\n";
+    static const char detailed[] =
+        "{\"start_times\":[11.0,10.0,12.0],\"input_lens\":[4,3,9],\"output_lens\":[2,1,0]}";
     gm_load l;
     (void)state;
     assert_int_equal(gm_load_parse(&l, lines, sizeof lines - 1, "t", NULL), GM_OK);
@@ -114,7 +127,8 @@ static gm_sim_result run(const gm_layout *l, const gm_sim_params *p, const gm_lo
     gm_load load;
     gm_sim_result o;
     gm_error err = {0};
-    if (gm_load_draw(&load, r, &err) || gm_sim_run(&o, &flash, &mi300x, l, p, &load, &err)) fail_msg("%s", err.message);
+    if (gm_load_draw(&load, r, &err) || gm_sim_run(&o, &flash, &mi300x, l, p, &load, &err))
+        fail_msg("%s", err.message);
     gm_load_fini(&load);
     return o;
 }
@@ -141,7 +155,8 @@ static void assert_same(gm_sim_result *a, gm_sim_result *b)
     assert_int_equal(x.tokens_peak, y.tokens_peak);
     for (int m = 0; m < GM_METRIC_COUNT; m++)
         for (int q = 0; q <= 100; q += 5)
-            assert_true(gm_summary_percentile(&x, (gm_metric)m, q) == gm_summary_percentile(&y, (gm_metric)m, q));
+            assert_true(gm_summary_percentile(&x, (gm_metric)m, q) ==
+                        gm_summary_percentile(&y, (gm_metric)m, q));
     assert_int_equal(x.n_values[GM_METRIC_ITL], y.n_values[GM_METRIC_ITL]);
     gm_summary_fini(&x);
     gm_summary_fini(&y);
@@ -156,8 +171,18 @@ static void test_equal_steps_at_once(void **state)
         int32_t pages, dp;
     } cases[] = {
         {{.n = 40, .n_in = 900, .n_out = 700, .range_in = 0.5, .range_out = 0.9}, 0, 1},
-        {{.n = 60, .n_in = 900, .n_out = 3000, .range_out = 0.5, .concurrency_max = 20}, 130, 1}, /* preempts */
-        {{.n = 50, .n_in = 3000, .n_out = 900, .range_in = 0.3, .range_out = 0.3, .rate = 4, .burstiness = 0.5}, 0, 8},
+        {{.n = 60, .n_in = 900, .n_out = 3000, .range_out = 0.5, .concurrency_max = 20},
+         130,
+         1}, /* preempts */
+        {{.n = 50,
+          .n_in = 3000,
+          .n_out = 900,
+          .range_in = 0.3,
+          .range_out = 0.3,
+          .rate = 4,
+          .burstiness = 0.5},
+         0,
+         8},
         {{.n = 64, .n_in = 5000, .n_out = 9000, .range_out = 0.4}, 40, 8}, /* preempts */
         {{.n = 5, .n_in = 1, .n_out = 1}, 0, 8},
         {{.n = 7, .n_in = 300, .n_out = 2, .rate = 0.5, .burstiness = 1}, 0, 1},
@@ -176,7 +201,8 @@ static void test_equal_steps_at_once(void **state)
     assert_true(preempted);
 }
 
-/* Random loads with the invariants of scheduler and cache proved after each step; all tokens come, in order of time. */
+/* Random loads with the invariants of scheduler and cache proved after each step; all tokens come, in order
+ * of time. */
 static void test_invariants(void **state)
 {
     gm_numpy_rng r;
@@ -221,7 +247,8 @@ static void test_invariants(void **state)
 /* What could never run is refused and counted, and the others go on. */
 static void test_too_long(void **state)
 {
-    static const char lines[] = "{\"arrival_s\":0,\"input\":200000,\"output\":2}\n{\"arrival_s\":0,\"input\":100,\"output\":3}\n";
+    static const char lines[] =
+        "{\"arrival_s\":0,\"input\":200000,\"output\":2}\n{\"arrival_s\":0,\"input\":100,\"output\":3}\n";
     gm_sim_params p = params();
     gm_load l;
     gm_sim_result o;
@@ -273,17 +300,20 @@ static void test_percentile(void **state)
 
 static void assert_within(double got, double want, double share)
 {
-    if (got < want * (1 - share) || got > want * (1 + share)) fail_msg("%.3f is not within %g of %.3f", got, share, want);
+    if (got < want * (1 - share) || got > want * (1 + share))
+        fail_msg("%.3f is not within %g of %.3f", got, share, want);
 }
 
-/* The published run of GLM-5.2, which no constant was fitted to. Only its BF16 checkpoint fills the cache as reported. */
+/* The published run of GLM-5.2, which no constant was fitted to. Only its BF16 checkpoint fills the cache as
+ * reported. */
 static void test_published_glm52(void **state)
 {
     gm_sim_params p = params();
     gm_load load;
     gm_sim_result o;
     gm_summary s;
-    gm_load_random r = {.n = 1000, .n_in = 2048, .n_out = 256, .range_in = 0.8, .range_out = 0.8, .concurrency_max = 512};
+    gm_load_random r = {
+        .n = 1000, .n_in = 2048, .n_out = 256, .range_in = 0.8, .range_out = 0.8, .concurrency_max = 512};
     (void)state;
     p.limits.memory_share = 0.95;
     p.limits.model_len = 65536;
@@ -305,9 +335,15 @@ static void test_published_glm52(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_numpy),        cmocka_unit_test(test_published_lengths), cmocka_unit_test(test_load_refused),
-        cmocka_unit_test(test_trace),        cmocka_unit_test(test_equal_steps_at_once), cmocka_unit_test(test_invariants),
-        cmocka_unit_test(test_too_long),     cmocka_unit_test(test_by_hand),           cmocka_unit_test(test_percentile),
+        cmocka_unit_test(test_numpy),
+        cmocka_unit_test(test_published_lengths),
+        cmocka_unit_test(test_load_refused),
+        cmocka_unit_test(test_trace),
+        cmocka_unit_test(test_equal_steps_at_once),
+        cmocka_unit_test(test_invariants),
+        cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_by_hand),
+        cmocka_unit_test(test_percentile),
         cmocka_unit_test(test_published_glm52),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -108,7 +108,8 @@ void gm_summary_fini(gm_summary *s)
 static double gap_at(const gm_sim_result *r, int64_t at)
 {
     int64_t i = 0;
-    for (int64_t seen = 0; i < r->n_gaps - 1 && (seen += r->gaps[i].n) <= at; i++) {}
+    for (int64_t seen = 0; i < r->n_gaps - 1 && (seen += r->gaps[i].n) <= at; i++) {
+    }
     return (double)r->gaps[i].ns / 1e6;
 }
 

@@ -1,5 +1,5 @@
-/* The figures of a benchmark run from a simulated one, by the definitions of `vllm bench serve`: linear percentiles,
- * population deviation, nothing trimmed. */
+/* The figures of a benchmark run from a simulated one, by the definitions of `vllm bench serve`: linear
+ * percentiles, population deviation, nothing trimmed. */
 #ifndef GM_PLAN_STATS_H
 #define GM_PLAN_STATS_H
 
@@ -13,7 +13,13 @@ typedef struct gm_stats {
 /* The q-th percentile, 0..100, of v[0..n) sorted ascending; 0 where n is 0. */
 double gm_percentile(const double *v, int64_t n, double q);
 
-typedef enum gm_metric { GM_METRIC_TTFT, GM_METRIC_TPOT, GM_METRIC_ITL, GM_METRIC_E2EL, GM_METRIC_COUNT } gm_metric;
+typedef enum gm_metric {
+    GM_METRIC_TTFT,
+    GM_METRIC_TPOT,
+    GM_METRIC_ITL,
+    GM_METRIC_E2EL,
+    GM_METRIC_COUNT
+} gm_metric;
 const char *gm_metric_name(gm_metric m); /* "ttft", ... */
 
 typedef struct gm_limits_ms {

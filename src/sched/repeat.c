@@ -23,7 +23,8 @@ int32_t gm_sched_repeats(const gm_sched *s, const gm_kv *kv, const gm_step *step
         int32_t left = r->n_tokens_max - r->n_tokens - 1; /* the step that ends it is left to the scheduler */
         if (left < most) most = left;
     }
-    if (step->n_items == 0 || most <= 0) return step->n_items == 0 && gm_sched_waiting(s) == 0 ? INT32_MAX : 0;
+    if (step->n_items == 0 || most <= 0)
+        return step->n_items == 0 && gm_sched_waiting(s) == 0 ? INT32_MAX : 0;
     int64_t free = gm_kv_pages_free(kv);
     if (pages_missing(kv, step, most) <= free) return most;
     int32_t fits = 0; /* fits..most: the last that fits lies in between */
