@@ -136,7 +136,7 @@ static gm_status ask_models(bench *b, gm_error *err)
     char *url = printed("%s/v1/models", b->base);
     long status = 0;
     json_t *root = NULL;
-    gm_status st = gm_client_fetch(b->client, "GET", url, NULL, 60, &status, &answer, err);
+    gm_status st = gm_client_fetch(b->client, "GET", url, NULL, 20, &status, &answer, err);
     if (!st && status != 200) st = gm_fail(err, GM_EIO, "%s: HTTP %ld", url, status);
     if (!st) st = gm_json_parse(&root, gm_str_c(&answer), answer.len, url, NULL, err);
     const json_t *list = json_object_get(root, "data"), *pick = json_array_get(list, 0);
@@ -159,6 +159,21 @@ static gm_status ask_models(bench *b, gm_error *err)
     gm_str_fini(&answer);
     gm_free(url);
     return st;
+}
+
+/* With a ready check: until the server answers anything at all, so that its model and its tokenizer can be
+ * asked for. Whether it can do its work is tried later. */
+static void wait_for_any_answer(const bench *b)
+{
+    gm_str answer = {0};
+    char *url = printed("%s/v1/models", b->base);
+    int64_t end = gm_client_now_ns() + b->s->ready_check_timeout_sec * 1000000000;
+    long status = 0;
+    while (gm_client_fetch(b->client, "GET", url, NULL, 20, &status, &answer, NULL) &&
+           gm_client_now_ns() + 1000000000 < end && !(b->env->stop && *b->env->stop))
+        usleep(1000000);
+    gm_free(url);
+    gm_str_fini(&answer);
 }
 
 static gm_status find_model(bench *b, gm_error *err)
@@ -333,6 +348,18 @@ static void scrape(bench *b, gm_counters *out)
     gm_str_fini(&text);
 }
 
+/* After the run. Servers count in steps of their own: a few looks until the counters have caught up. */
+static void scrape_after(bench *b, const gm_counters *before, const gm_figures *f, gm_counters *out)
+{
+    for (int i = 0; i < 5; i++) {
+        scrape(b, out);
+        bool caught_up = out->generation_tokens - before->generation_tokens >= (double)f->output_tokens &&
+                         out->prompt_tokens - before->prompt_tokens >= (double)f->input_tokens;
+        if (!out->tokens || !before->tokens || caught_up) return;
+        usleep(200000);
+    }
+}
+
 static void profile(bench *b, bool start)
 {
     gm_str text = {0};
@@ -478,13 +505,13 @@ static gm_status measure(bench *b, int64_t *completed, gm_error *err)
     st = drive(b, &run, b->data.samples, n, at, "", bar.on ? &bar : NULL, err);
     gm_progress_end(&bar);
     if (!st) {
-        scrape(b, &after);
+        gm_figures_compute(&f, &run, &b->fp);
+        scrape_after(b, &before, &f, &after);
         changes = rps_changes(b, at, rates, n, (double)wall.tv_sec + 1e-9 * (double)wall.tv_nsec);
         time_t now = time(NULL);
         struct tm tm;
         localtime_r(&now, &tm);
         strftime(date, sizeof date, "%Y%m%d-%H%M%S", &tm);
-        gm_figures_compute(&f, &run, &b->fp);
         gm_run_report r = {.s = b->s,
                            .arrivals = &b->arrivals,
                            .fp = &b->fp,
@@ -529,6 +556,7 @@ static gm_status prepare(bench *b, gm_error *err)
                            .headers = b->headers};
     st = gm_client_open(&b->client, &cp, err);
     if (!st) gm_client_look_up(b->client, b->url);
+    if (!st && b->s->ready_check_timeout_sec > 0) wait_for_any_answer(b);
     if (!st) st = find_model(b, err);
     if (!st) st = open_tokenizer(b, err);
     if (!st) st = draw_prompts(b, err);

@@ -1,5 +1,5 @@
 """Each figure against a scripted server with known delays."""
-import json, math, re
+import json, math, re, socket, threading
 from common import SLACK, check, done, equal, near, serve
 from stub import Stub, delta, text, usage
 
@@ -237,6 +237,23 @@ def other_tokenizer():
     check(r.json["prompts_of_other_length"] == 3 and "the worst by +2 tokens" in r.out, "prompts that the server counts otherwise are counted", r.out[-900:])
 
 
+def late_server():
+    # a server that comes up 1.5 s after the client, and refuses its first request
+    with socket.socket() as x:
+        x.bind(("127.0.0.1", 0))
+        port = x.getsockname()[1]
+    asked = []
+
+    def script(i, b):
+        asked.append(i)
+        return [("status", 503, "starting")] if len(asked) == 1 else tokens(2, 0.01, 0.01)
+    threading.Timer(1.5, lambda: Stub(script, port=port)).start()
+    r = serve(port, "--num-prompts", 3, "--ready-check-timeout-sec", 60, *SMALL)
+    check(r.rc == 0 and r.json["completed"] == 3 and len(asked) == 5 and "Initial test run completed." in r.out, "a server that comes up late is waited for", r.out[-800:])
+    r = serve(port + 1, "--num-prompts", 3, "--ready-check-timeout-sec", 1, *SMALL)
+    check(r.rc == 1 and "Initial test run failed" in r.err, "and not for ever", r.err)
+
+
 def late_client():
     s = Stub(lambda i, b: tokens(2, 0.05, 0.01))
     j = serve(s.port, "--num-prompts", 20, "--request-rate", 100, *SMALL).json
@@ -246,6 +263,6 @@ def late_client():
 
 
 for t in (one_to_ten, published_identity, lengths, chunks, chat, failing, one_failed_of_ten, cut, without_usage, arrivals, warm_and_cached,
-          other_tokenizer, late_client):
+          other_tokenizer, late_server, late_client):
     t()
 done()

@@ -22,8 +22,8 @@ def usage(prompt, completion, **k):
 
 
 class Stub:
-    def __init__(self, script, get=None, post=None, slice_bytes=0):
-        self.script, self.slice = script, slice_bytes
+    def __init__(self, script, get=None, post=None, slice_bytes=0, port=0):
+        self.script, self.slice, self.port = script, slice_bytes, port
         self.pages = {"/v1/models": json.dumps({"data": [{"id": "stub", "root": "stub"}]}), **(get or {})}
         self.posts = post or {}
         self.seen = []     # (path, headers, body) of every POST
@@ -38,7 +38,7 @@ class Stub:
         asyncio.set_event_loop(self.loop)
 
         async def start():
-            self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0, limit=1 << 26, backlog=4096)
+            self.server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=1 << 26, backlog=4096)
             self.port = self.server.sockets[0].getsockname()[1]
             ready.set()
         self.loop.run_until_complete(start())
