@@ -29,7 +29,6 @@ DSA = dict(vocab_size=320, hidden_size=100, intermediate_size=72, moe_intermedia
            mlp_layer_types=["dense", "sparse", "sparse", "sparse", "dense", "sparse"], index_topk=12, index_head_dim=28, index_n_heads=19,
            indexer_types=["full", "full", "shared", "full", "shared", "shared"], rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
 CASES = {
-    "glm53-odd": (FLASH, {}),
     "glm53-pool1": (FLASH, dict(index_kpool=1)),
     "glm53-pool2": (FLASH, dict(index_kpool=2, n_routed_experts=10, n_group=5, topk_group=2, num_experts_per_tok=3, norm_topk_prob=False)),
     "glm53-pool8": (FLASH, dict(index_kpool=8, index_topk=24, hc_mult=3, hc_sinkhorn_iters=5, linear_conv_kernel_dim=3)),

@@ -42,7 +42,7 @@ static void step(bench *b, const int32_t *ids, const gm_slice *slices, int32_t n
     int32_t rows[SEQS_MAX], n_out = 0;
     for (int32_t i = 0; i < n_slices; i++)
         if (logits_of_all || i == n_slices - 1) rows[n_out++] = slices[i].token_begin + slices[i].n.tok - 1;
-    gm_batch batch = {ids, n, slices, n_slices, rows, n_out};
+    gm_batch batch = {.token_ids = ids, .n_tokens = n, .slices = slices, .n_slices = n_slices, .out_rows = rows, .n_out = n_out};
     must(gm_model_step(b->m, &batch, &err), &err);
     must(gm_model_logits(b->m, 0, n_out, b->logits, &err), &err);
 }
