@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bench/np_random.h"
+#include "base/np_random.h"
 
 static gm_status positive(double *out, const char *text, const char *flag, gm_error *err)
 {

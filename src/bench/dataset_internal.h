@@ -3,7 +3,7 @@
 #define GM_BENCH_DATASET_INTERNAL_H
 
 #include "bench/dataset.h"
-#include "bench/np_random.h"
+#include "base/np_random.h"
 
 gm_sample *gm_dataset_add(gm_dataset *d);
 

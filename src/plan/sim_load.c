@@ -7,31 +7,31 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "plan/numpy_rng.h"
+#include "base/np_random.h"
 
 enum { N_MAX = 10000000, LEN_MAX = 1 << 28 };
 
-static double normal(gm_numpy_rng *r)
+static double normal(gm_pcg64 *r)
 {
-    double u = 1 - gm_numpy_rng_uniform(r), v = gm_numpy_rng_uniform(r);
+    double u = 1 - gm_pcg64_uniform(r), v = gm_pcg64_uniform(r);
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
 
 /* Marsaglia and Tsang; a shape below 1 through shape + 1. */
-static double gamma_draw(gm_numpy_rng *r, double shape)
+static double gamma_draw(gm_pcg64 *r, double shape)
 {
-    if (shape < 1) return gamma_draw(r, shape + 1) * pow(1 - gm_numpy_rng_uniform(r), 1 / shape);
+    if (shape < 1) return gamma_draw(r, shape + 1) * pow(1 - gm_pcg64_uniform(r), 1 / shape);
     double d = shape - 1.0 / 3, c = 1 / sqrt(9 * d);
     for (;;) {
         double x = normal(r), v = 1 + c * x;
         if (v <= 0) continue;
         v = v * v * v;
-        if (log(1 - gm_numpy_rng_uniform(r)) < 0.5 * x * x + d - d * v + d * log(v)) return d * v;
+        if (log(1 - gm_pcg64_uniform(r)) < 0.5 * x * x + d - d * v + d * log(v)) return d * v;
     }
 }
 
 /* Gaps of mean 1 / rate, then scaled so that the last request comes at n / rate. */
-static void draw_arrivals(gm_load *l, const gm_load_random *p, gm_numpy_rng *r)
+static void draw_arrivals(gm_load *l, const gm_load_random *p, gm_pcg64 *r)
 {
     double *t = gm_new_array(double, p->n), sum = 0;
     for (int32_t i = 0; i < p->n; i++) t[i] = sum += gamma_draw(r, p->burstiness) / (p->rate * p->burstiness);
@@ -62,20 +62,20 @@ gm_status gm_load_draw(gm_load *out, const gm_load_random *p, gm_error *err)
 {
     gm_status st = check_random(p, err);
     if (st) return st;
-    gm_numpy_rng r;
+    gm_pcg64 r;
     int64_t in_lo = (int64_t)floor(p->n_in * (1 - p->range_in)),
             in_hi = (int64_t)ceil(p->n_in * (1 + p->range_in));
     int64_t out_lo = (int64_t)floor(p->n_out * (1 - p->range_out)),
             out_hi = (int64_t)ceil(p->n_out * (1 + p->range_out));
     if (out_lo < 1) out_lo = 1;
     if (in_lo < 1) return gm_fail(err, GM_EARG, "shortest input would be %lld tokens", (long long)in_lo);
-    gm_numpy_rng_init(&r, p->seed);
+    gm_pcg64_seed(&r, p->seed);
     *out = (gm_load){
         .items = gm_new_array(gm_load_item, p->n), .n = p->n, .concurrency_max = p->concurrency_max};
     for (int32_t i = 0; i < p->n; i++)
-        out->items[i].n_in = (int32_t)gm_numpy_rng_integer(&r, in_lo, in_hi + 1);
+        out->items[i].n_in = (int32_t)gm_pcg64_integer(&r, in_lo, in_hi + 1);
     for (int32_t i = 0; i < p->n; i++)
-        out->items[i].n_out = (int32_t)gm_numpy_rng_integer(&r, out_lo, out_hi + 1);
+        out->items[i].n_out = (int32_t)gm_pcg64_integer(&r, out_lo, out_hi + 1);
     if (p->rate > 0) draw_arrivals(out, p, &r);
     return GM_OK;
 }

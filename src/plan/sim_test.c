@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "plan/models.h"
-#include "plan/numpy_rng.h"
+#include "base/np_random.h"
 #include "plan/stats.h"
 
 static gm_model_config flash, big;
@@ -44,12 +44,12 @@ static gm_sim_params params(void)
 static void test_numpy(void **state)
 {
     static const int64_t zero[] = {8, 6, 5, 2, 3}, answer[] = {8, 77, 65, 43, 43, 85, 8, 69, 20, 9};
-    gm_numpy_rng r;
+    gm_pcg64 r;
     (void)state;
-    gm_numpy_rng_init(&r, 0);
-    for (int i = 0; i < 5; i++) assert_int_equal(gm_numpy_rng_integer(&r, 0, 10), zero[i]);
-    gm_numpy_rng_init(&r, 42);
-    for (int i = 0; i < 10; i++) assert_int_equal(gm_numpy_rng_integer(&r, 0, 100), answer[i]);
+    gm_pcg64_seed(&r, 0);
+    for (int i = 0; i < 5; i++) assert_int_equal(gm_pcg64_integer(&r, 0, 10), zero[i]);
+    gm_pcg64_seed(&r, 42);
+    for (int i = 0; i < 10; i++) assert_int_equal(gm_pcg64_integer(&r, 0, 100), answer[i]);
 }
 
 /* The published run of 1,000 requests around 2,048 and 256 tokens: lengths lie in 409..3687 and 51..461, and
@@ -205,15 +205,15 @@ static void test_equal_steps_at_once(void **state)
  * of time. */
 static void test_invariants(void **state)
 {
-    gm_numpy_rng r;
+    gm_pcg64 r;
     (void)state;
-    gm_numpy_rng_init(&r, 7);
+    gm_pcg64_seed(&r, 7);
     for (int k = 0; k < 40; k++) {
         gm_sim_params p = params();
         gm_layout l = k % 2 ? dp8 : tp8;
-        gm_load_random load = {.n = (int32_t)gm_numpy_rng_integer(&r, 1, 60),
-                               .n_in = (int32_t)gm_numpy_rng_integer(&r, 1, 4000),
-                               .n_out = (int32_t)gm_numpy_rng_integer(&r, 1, 400),
+        gm_load_random load = {.n = (int32_t)gm_pcg64_integer(&r, 1, 60),
+                               .n_in = (int32_t)gm_pcg64_integer(&r, 1, 4000),
+                               .n_out = (int32_t)gm_pcg64_integer(&r, 1, 400),
                                .range_in = 0.5,
                                .range_out = 0.5,
                                .rate = k % 3 ? 0 : 20,
@@ -221,12 +221,12 @@ static void test_invariants(void **state)
                                .concurrency_max = k % 4 ? 0 : 5,
                                .seed = (uint64_t)k};
         load.n_in += 2;
-        p.limits.batch_tokens = (int32_t)gm_numpy_rng_integer(&r, 256, 9000);
-        p.limits.seqs = (int32_t)gm_numpy_rng_integer(&r, 1, 200);
+        p.limits.batch_tokens = (int32_t)gm_pcg64_integer(&r, 256, 9000);
+        p.limits.seqs = (int32_t)gm_pcg64_integer(&r, 1, 200);
         p.limits.engine = k % 5 ? GM_ENGINE_VLLM : GM_ENGINE_GLIMMER;
         p.long_prefill_threshold = k % 6 ? 0 : 512;
         p.watermark = k % 7 ? 0 : 0.05;
-        p.n_pages = (int32_t)gm_numpy_rng_integer(&r, 150, 400);
+        p.n_pages = (int32_t)gm_pcg64_integer(&r, 150, 400);
         p.check = true;
         gm_sim_result o = run(&l, &p, &load);
         int64_t gaps = 0, tokens = 0, seconds = 0;

@@ -1,4 +1,4 @@
-#include "bench/np_random.h"
+#include "base/np_random.h"
 
 #include <math.h>
 #include <string.h>

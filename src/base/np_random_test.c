@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-#include "bench/np_random.h"
+#include "base/np_random.h"
 
 static void same_double(double got, double want)
 {

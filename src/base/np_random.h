@@ -1,10 +1,10 @@
 /* The random numbers of NumPy and of Python, bit for bit, so that a seed draws the same lengths, prompts,
- * orders and arrivals here as in a client written in Python: gm_pcg64    numpy.random.default_rng(seed):
- * SeedSequence, PCG64 (XSL-RR 128/64), Generator.integers() of int64 gm_mt19937  numpy.random.seed(seed) with
- * the legacy gamma(), and random.seed(seed) with shuffle(), choice(), choices() Measured loads only: nothing
- * here is for secrets. */
-#ifndef GM_BENCH_NP_RANDOM_H
-#define GM_BENCH_NP_RANDOM_H
+ * orders and arrivals here as in a client written in Python:
+ *   gm_pcg64    numpy.random.default_rng(seed): SeedSequence, PCG64 (XSL-RR 128/64), Generator.integers() of int64
+ *   gm_mt19937  numpy.random.seed(seed) with the legacy gamma(), and random.seed(seed) with shuffle(), choice(), choices()
+ * Measured and simulated loads only: nothing here is for secrets. */
+#ifndef GM_BASE_NP_RANDOM_H
+#define GM_BASE_NP_RANDOM_H
 
 #include <stdbool.h>
 #include <stddef.h>
