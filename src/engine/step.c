@@ -132,11 +132,27 @@ static void fail_step(gm_engine *e, gm_step *step, const gm_error *err)
 
 /* ---- the step ---- */
 
+static gm_status copy_states(gm_engine *e, const gm_slot_copy *copies, int32_t n, gm_error *err)
+{
+    return n > 0 ? e->backend->copy_slots(e->backend->self, copies, n, err) : GM_OK;
+}
+
+/* What the step computed becomes reusable before its results can end a request. */
+static gm_status commit(gm_engine *e, gm_step *step, gm_error *err)
+{
+    gm_sched_commit(e->sched);
+    gm_status st = copy_states(e, step->saves, step->n_saves, err);
+    if (st) gm_sched_drop_saves(e->sched);
+    return st;
+}
+
 static void run_items(gm_engine *e, gm_step *step)
 {
     gm_error err = {0};
     gm_batch b = lay_out_batch(e, step);
-    gm_status st = e->backend->step(e->backend->self, &b, &err);
+    gm_status st = copy_states(e, step->loads, step->n_loads, &err);
+    if (!st) st = e->backend->step(e->backend->self, &b, &err);
+    if (!st) st = commit(e, step, &err);
     if (!st) {
         pthread_mutex_lock(&e->lock);
         gm_stats_step(e, step);
