@@ -190,6 +190,11 @@ static void submit(rig *r, answer *a, const int32_t *prompt, int32_t n, int32_t 
     s.sampling.max_tokens = n_out;
     s.sampling.ignore_eos = true;
     s.sampling.all_logprobs = true;
+    if (temperature > 0) {
+        s.sampling.repetition_penalty = 1.1f;
+        s.sampling.frequency_penalty = 0.1f;
+        s.sampling.presence_penalty = 0.1f;
+    }
     must(gm_engine_submit(r->e, &s, &a->id, &err), &err);
 }
 
@@ -477,6 +482,40 @@ static void a_crowd_under_pressure(void **state)
     }
 }
 
+/* Four requests of 200 tokens in space for one and a half: full length each, and what each would say alone. */
+static void long_answers_under_pressure(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {GLM53, GLM52};
+    static answer a[4], want;
+    for (int k = 0; k < 2; k++) {
+        rig warm, cold;
+        setup s = of(paths[k]), c = cold_of(s);
+        s.poison = false;
+        s.seqs = 4;
+        s.n_slots = 6;
+        s.n_pages = 6;
+        s.interval = 0;
+        start(&warm, &s);
+        start(&cold, &c);
+        int32_t prompt[4][40];
+        for (int i = 0; i < 4; i++) {
+            made_up(&warm, prompt[i], 40, (uint64_t)i);
+            submit(&warm, &a[i], prompt[i], 40, 200, i % 2 ? 0.8f : 0);
+        }
+        for (int i = 0; i < 4; i++) {
+            wait_for(&a[i]);
+            assert_int_equal(a[i].finish, GM_FINISH_LENGTH);
+            assert_int_equal(a[i].n, 200);
+            submit(&cold, &want, prompt[i], 40, 200, i % 2 ? 0.8f : 0);
+            wait_for(&want);
+            same(&a[i], &want, 200);
+        }
+        (void)stop(&cold);
+        assert_true(stop(&warm).preemptions > 0);
+    }
+}
+
 static void drop_line(void *user, gm_log_level level, const char *line)
 {
     (void)user;
@@ -495,6 +534,7 @@ int main(void)
         cmocka_unit_test(three_sessions_in_eight_pages),
         cmocka_unit_test(the_next_turn_leaves_something_out),
         cmocka_unit_test(a_crowd_under_pressure),
+        cmocka_unit_test(long_answers_under_pressure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
