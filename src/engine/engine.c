@@ -250,6 +250,7 @@ void gm_engine_cancel(gm_engine *e, gm_request_id id)
     gm_job *j = *table_find(e, id);
     if (j && !j->cancel_queued) {
         j->cancel_queued = true;
+        j->cancel_next = NULL; /* it may have stood on the list before, being ended just now */
         *e->cancels_end = j;
         e->cancels_end = &j->cancel_next;
         pthread_cond_signal(&e->work);
