@@ -218,7 +218,8 @@ static gm_status no_room(const gm_loaded *l, int64_t have, gm_error *err)
                    (long long)have * l->foot.page_tokens);
 }
 
-/* Slots for snapshots: as many as may run, within a quarter of the space, but at least one where any fits. */
+/* Slots for snapshots: as many as may run, within a quarter of the space, and not those that a request of the length
+ * asked for would need as pages. */
 static gm_status choose_snapshots(gm_loaded *l, const gm_settings *s, int64_t budget, gm_error *err)
 {
     int64_t bytes = l->foot.slot_bytes, n = s->state_snapshot_slots, left = budget - l->seqs * bytes;
@@ -230,8 +231,10 @@ static gm_status choose_snapshots(gm_loaded *l, const gm_settings *s, int64_t bu
                        "are left",
                        (long long)n, (double)n * (double)bytes / GIB, (int)l->seqs, (double)left / GIB);
     if (n < 0) {
-        n = min64(l->seqs, budget / 4 / bytes);
-        if (n == 0 && left >= 2 * bytes) n = 1;
+        int64_t quarter = budget / 4 / bytes;
+        if (s->max_model_len > 0) left -= gm_footprint_pages(&l->foot, l->model_len) * l->foot.page_bytes;
+        n = min64(l->seqs, quarter > 0 ? quarter : 1);
+        n = left > 0 ? min64(n, left / bytes) : 0;
     }
     l->n_snapshots = (int32_t)n;
     return GM_OK;
@@ -344,6 +347,9 @@ static void log_prefix_caching(const gm_loaded *l, const gm_settings *s)
     if (!s->enable_prefix_caching) return;
     if (l->foot.slot_bytes == 0)
         gm_info("prefix caching page_tokens=%d: a prompt resumes at any page boundary", (int)l->foot.page_tokens);
+    else if (s->enable_chunked_prefill && l->n_snapshots == 0)
+        gm_warn("prefix caching: there is no room for snapshots of recurrent state; prompts resume only while fewer than "
+                "max_num_seqs requests run");
     else if (s->enable_chunked_prefill)
         gm_info("prefix caching page_tokens=%d snapshot_slots=%d snapshot_interval=%lld: a prompt resumes where a recurrent state "
                 "was kept",

@@ -165,7 +165,7 @@ gm_status gm_kv_take_slot(gm_kv *kv, gm_kv_seq *seq)
     if (seq->slot.id >= 0 || gm_state_pool_total(kv->slots) == 0) return GM_OK;
     if (gm_state_pool_free(kv->slots) == 0 && kv->tree) {
         gm_page from = seq->load_from.id < 0 ? GM_PAGE_NONE : gm_prefix_tree_snapshot_page(kv->tree, seq->load_from);
-        gm_page victim = gm_prefix_tree_snapshot_victim(kv->tree, from, GM_PAGE_NONE);
+        gm_page victim = gm_prefix_tree_snapshot_victim(kv->tree, from);
         if (victim.id < 0 && from.id >= 0) { /* the only one: the sequence goes on in it */
             victim = from;
             seq->load_from = GM_SLOT_NONE;
@@ -251,17 +251,19 @@ void gm_kv_share(gm_kv *kv, gm_kv_seq *seq, gm_prefix_salt salt, const int32_t *
 }
 
 /* The slot for a new snapshot of `page`: free, or taken from another. */
-static gm_status slot_for_snapshot(gm_kv *kv, gm_page page, bool moving, gm_slot *slot)
+static gm_status slot_for_snapshot(gm_kv *kv, gm_page page, gm_snapshot_kind kind, gm_slot *slot)
 {
     if (gm_state_pool_free(kv->slots) == 0) {
-        gm_page victim = gm_prefix_tree_snapshot_victim(kv->tree, GM_PAGE_NONE, moving ? page : GM_PAGE_NONE);
+        gm_page victim = kind == GM_SNAPSHOT_STAYS
+                             ? gm_prefix_tree_snapshot_victim(kv->tree, GM_PAGE_NONE)
+                             : gm_prefix_tree_lesser_snapshot(kv->tree, page, kind == GM_SNAPSHOT_MOVES);
         if (victim.id < 0) return GM_ECAPACITY;
         evict_snapshot(kv, victim);
     }
     return gm_state_pool_take(kv->slots, slot);
 }
 
-bool gm_kv_try_snapshot(gm_kv *kv, gm_kv_seq *seq, int32_t n_tokens, bool moving, gm_slot_copy *copy)
+bool gm_kv_try_snapshot(gm_kv *kv, gm_kv_seq *seq, int32_t n_tokens, gm_snapshot_kind kind, gm_slot_copy *copy)
 {
     if (!kv->tree || !has_state(kv)) return false;
     int32_t idx = n_tokens / kv->page_tokens - 1;
@@ -272,9 +274,10 @@ bool gm_kv_try_snapshot(gm_kv *kv, gm_kv_seq *seq, int32_t n_tokens, bool moving
         return false;
     }
     gm_slot slot = GM_SLOT_NONE;
+    bool moving = kind == GM_SNAPSHOT_MOVES;
     gm_page last = moving && seq->moving_idx >= 0 ? seq->pages[seq->moving_idx] : GM_PAGE_NONE;
     if (last.id >= 0 && gm_prefix_tree_moving(kv->tree, last)) slot = gm_prefix_tree_drop_snapshot(kv->tree, last);
-    else if (slot_for_snapshot(kv, page, moving, &slot)) return false;
+    else if (slot_for_snapshot(kv, page, kind, &slot)) return false;
     gm_prefix_tree_put_snapshot(kv->tree, page, slot, moving);
     kv->totals.snapshots_taken++;
     if (moving) seq->moving_idx = idx;

@@ -65,10 +65,15 @@ int32_t gm_kv_resume(gm_kv *kv, gm_kv_seq *seq, gm_prefix_salt salt, const int32
 /* tokens[0 .. n_computed) of the sequence are in its pages for good: make its full pages known. Where the same content
  * is known already, the sequence takes that page and gives its own back, so that a prefix is stored once. */
 void gm_kv_share(gm_kv *kv, gm_kv_seq *seq, gm_prefix_salt salt, const int32_t *tokens, int32_t n_computed);
+/* Why a state is kept, which decides what may be given up for it. */
+typedef enum gm_snapshot_kind {
+    GM_SNAPSHOT_STAYS,  /* somebody will resume here */
+    GM_SNAPSHOT_MOVES,  /* the end of a turn that goes on: one snapshot a sequence, which moves along */
+    GM_SNAPSHOT_REGULAR /* on the chance that others part here: takes nothing that is worth as much */
+} gm_snapshot_kind;
 /* Keep the state after n_tokens, which is what the sequence's slot holds now; the pages are shared. False where it is
- * kept already or not worth it. Otherwise *copy is to be carried out before the next step, or the snapshot dropped.
- * moving: the end of a turn that goes on, for which the sequence uses one snapshot that moves along. */
-bool gm_kv_try_snapshot(gm_kv *kv, gm_kv_seq *seq, int32_t n_tokens, bool moving, gm_slot_copy *copy);
+ * kept already or not worth it. Otherwise *copy is to be carried out before the next step, or the snapshot dropped. */
+bool gm_kv_try_snapshot(gm_kv *kv, gm_kv_seq *seq, int32_t n_tokens, gm_snapshot_kind kind, gm_slot_copy *copy);
 void gm_kv_drop_snapshot(gm_kv *kv, gm_slot slot);
 /* Forget all content. False, with nothing changed, while a sequence holds a page. */
 bool gm_kv_reset_prefix(gm_kv *kv);

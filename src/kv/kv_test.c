@@ -148,7 +148,7 @@ static int32_t run(gm_kv *kv, gm_kv_seq *s, const int32_t *tokens, int32_t n, in
     assert_int_equal(gm_kv_grow(kv, s, n), GM_OK);
     gm_kv_share(kv, s, no_salt, tokens, n);
     check(kv);
-    (void)gm_kv_try_snapshot(kv, s, n / gm_kv_page_tokens(kv) * gm_kv_page_tokens(kv), false, &c);
+    (void)gm_kv_try_snapshot(kv, s, n / gm_kv_page_tokens(kv) * gm_kv_page_tokens(kv), GM_SNAPSHOT_STAYS, &c);
     check(kv);
     return hit;
 }
@@ -298,9 +298,9 @@ static void the_end_of_a_turn_moves(void **state)
     for (int32_t n = 4; n <= 16; n += 4) {
         assert_int_equal(gm_kv_grow(kv, &s, n), GM_OK);
         gm_kv_share(kv, &s, no_salt, x, n);
-        assert_true(gm_kv_try_snapshot(kv, &s, n, n > 4, &c));
+        assert_true(gm_kv_try_snapshot(kv, &s, n, n > 4 ? GM_SNAPSHOT_MOVES : GM_SNAPSHOT_STAYS, &c));
         assert_int_equal(c.from.id, s.slot.id);
-        assert_false(gm_kv_try_snapshot(kv, &s, n, false, &c) && n == 4); /* there already */
+        if (n == 4) assert_false(gm_kv_try_snapshot(kv, &s, n, GM_SNAPSHOT_STAYS, &c)); /* there already */
         check(kv);
         if (n == 12) { /* a second one goes on from here, so it is no longer the first one's to move */
             assert_int_equal(gm_kv_resume(kv, &o, no_salt, x, 15, &matched), 12);
@@ -385,7 +385,10 @@ static void shadow_advance(shadow *w, shadow_seq *q)
     check(w->kv);
     gm_slot_copy c;
     if (to % SHADOW_PAGE || gm_rng_below(&w->rng, 4) == 0) return;
-    if (!gm_kv_try_snapshot(w->kv, &q->s, to, to > q->prompt, &c)) return;
+    gm_snapshot_kind kind = to > q->prompt                   ? GM_SNAPSHOT_MOVES
+                            : gm_rng_below(&w->rng, 2) ? GM_SNAPSHOT_REGULAR
+                                                       : GM_SNAPSHOT_STAYS;
+    if (!gm_kv_try_snapshot(w->kv, &q->s, to, kind, &c)) return;
     assert_int_equal(c.from.id, q->s.slot.id);
     if (gm_rng_below(&w->rng, 12) == 0) gm_kv_drop_snapshot(w->kv, c.to);
     else w->slot[c.to.id] = w->slot[c.from.id];

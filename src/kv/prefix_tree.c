@@ -340,28 +340,43 @@ void gm_prefix_tree_use_snapshot(gm_prefix_tree *t, gm_page page)
     t->snapshots[n->slot].base = t->clock;
 }
 
-gm_page gm_prefix_tree_snapshot_victim(gm_prefix_tree *t, gm_page spare, gm_page for_page)
+static gm_page lowest_snapshot(const gm_prefix_tree *t, gm_page spare, int64_t *rank)
 {
-    int32_t best = NONE;
-    int64_t rank = 0;
+    gm_page best = GM_PAGE_NONE;
     for (int32_t i = 0; i < t->n_slots; i++) {
         const snapshot *s = &t->snapshots[i];
         if (s->page == NONE || s->page == spare.id) continue;
         int64_t r = s->base + gain(t, s->page, s->prev);
-        if (best != NONE && r >= rank) continue;
-        best = s->page;
-        rank = r;
+        if (best.id >= 0 && r >= *rank) continue;
+        best = (gm_page){s->page};
+        *rank = r;
     }
-    if (best == NONE) return GM_PAGE_NONE;
-    if (for_page.id >= 0) {
-        int64_t g = gain(t, for_page.id, snapshot_above(t, for_page.id));
-        if (rank > t->clock + g) {
-            t->clock += g;
-            return GM_PAGE_NONE;
-        }
+    return best;
+}
+
+static void advance_clock(gm_prefix_tree *t, int64_t to)
+{
+    if (to > t->clock) t->clock = to;
+}
+
+gm_page gm_prefix_tree_snapshot_victim(gm_prefix_tree *t, gm_page spare)
+{
+    int64_t rank = 0;
+    gm_page victim = lowest_snapshot(t, spare, &rank);
+    if (victim.id >= 0) advance_clock(t, rank);
+    return victim;
+}
+
+gm_page gm_prefix_tree_lesser_snapshot(gm_prefix_tree *t, gm_page page, bool insist)
+{
+    int64_t rank = 0, own = t->clock + gain(t, page.id, snapshot_above(t, page.id));
+    gm_page victim = lowest_snapshot(t, GM_PAGE_NONE, &rank);
+    if (victim.id >= 0 && (insist ? rank <= own : rank < own)) {
+        advance_clock(t, rank);
+        return victim;
     }
-    if (rank > t->clock) t->clock = rank;
-    return (gm_page){best};
+    if (insist) t->clock = own;
+    return GM_PAGE_NONE;
 }
 
 int32_t gm_prefix_tree_nodes(const gm_prefix_tree *t)

@@ -57,12 +57,14 @@ bool gm_prefix_tree_moving(const gm_prefix_tree *t, gm_page page);
 /* It was of use, or somebody else wants it too: as young as a new one, and it stays where it is. */
 void gm_prefix_tree_use_snapshot(gm_prefix_tree *t, gm_page page);
 
-/* Which snapshot to give up, or GM_PAGE_NONE. All have the same size, so value per byte is the number of tokens that
- * would have to be computed again, which is the distance to the snapshot before it on its path. Age counts in the same
- * unit: a snapshot's rank is that number plus the clock at its last use, the clock being the rank of the last one given
- * up (greedy dual). `spare` is left out; so is, with `for_page` not none, whatever ranks above a new snapshot of
- * for_page would. Then the clock moves on by what could not be kept, so that nothing stays for ever. */
-gm_page gm_prefix_tree_snapshot_victim(gm_prefix_tree *t, gm_page spare, gm_page for_page);
+/* Which snapshot to give up, or GM_PAGE_NONE where there is none but that of `spare`. All have the same size, so value per
+ * byte is the number of tokens that would have to be computed again, which is the distance to the snapshot before it on
+ * its path. Age counts in the same unit: a snapshot's rank is that number plus the clock at its last use, the clock being
+ * the rank of the last one given up (greedy dual). */
+gm_page gm_prefix_tree_snapshot_victim(gm_prefix_tree *t, gm_page spare);
+/* The same for a new snapshot of `page`, which must rank higher, so that GM_PAGE_NONE is likely. insist: as high will do,
+ * and where it does not the clock moves on by what could not be kept, so that nothing stays for ever. */
+gm_page gm_prefix_tree_lesser_snapshot(gm_prefix_tree *t, gm_page page, bool insist);
 
 int32_t gm_prefix_tree_nodes(const gm_prefix_tree *t);
 int32_t gm_prefix_tree_evictable(const gm_prefix_tree *t);

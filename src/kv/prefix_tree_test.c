@@ -120,12 +120,12 @@ static void snapshots_are_ranked_by_value_and_age(void **state)
     gm_prefix_tree_put_snapshot(t, p[5], (gm_slot){1}, false); /* 12 */
     gm_prefix_tree_put_snapshot(t, p[3], (gm_slot){2}, false); /* 4, and leaves 8 to the last */
     check(t);
-    assert_int_equal(gm_prefix_tree_snapshot_victim(t, GM_PAGE_NONE, GM_PAGE_NONE).id, p[3].id); /* the clock: 4 */
+    assert_int_equal(gm_prefix_tree_snapshot_victim(t, GM_PAGE_NONE).id, p[3].id); /* the clock: 4 */
     (void)gm_prefix_tree_drop_snapshot(t, p[3]);
     check(t);
     gm_prefix_tree_use_snapshot(t, p[2]); /* 16 now */
-    assert_int_equal(gm_prefix_tree_snapshot_victim(t, GM_PAGE_NONE, GM_PAGE_NONE).id, p[5].id);
-    assert_int_equal(gm_prefix_tree_snapshot_victim(t, p[5], GM_PAGE_NONE).id, p[2].id);
+    assert_int_equal(gm_prefix_tree_snapshot_victim(t, GM_PAGE_NONE).id, p[5].id);
+    assert_int_equal(gm_prefix_tree_snapshot_victim(t, p[5]).id, p[2].id);
     assert_int_equal(gm_prefix_tree_snapshot_page(t, (gm_slot){1}).id, p[5].id);
     assert_int_equal(gm_prefix_tree_snapshot_page(t, (gm_slot){2}).id, -1);
     gm_prefix_tree_destroy(t);
@@ -134,8 +134,10 @@ static void snapshots_are_ranked_by_value_and_age(void **state)
     t = make(2);
     for (int i = 0; i < 6; i++) p[i] = add(t, i, i ? p[i - 1] : GM_PAGE_NONE, i + 1);
     gm_prefix_tree_put_snapshot(t, p[4], (gm_slot){0}, false); /* 20 */
-    for (int i = 0; i < 4; i++) assert_int_equal(gm_prefix_tree_snapshot_victim(t, GM_PAGE_NONE, p[5]).id, -1);
-    assert_int_equal(gm_prefix_tree_snapshot_victim(t, GM_PAGE_NONE, p[5]).id, p[4].id);
+    for (int i = 0; i < 9; i++) assert_int_equal(gm_prefix_tree_lesser_snapshot(t, p[5], false).id, -1);
+    for (int i = 0; i < 4; i++) assert_int_equal(gm_prefix_tree_lesser_snapshot(t, p[5], true).id, -1);
+    assert_int_equal(gm_prefix_tree_lesser_snapshot(t, p[5], false).id, -1);
+    assert_int_equal(gm_prefix_tree_lesser_snapshot(t, p[5], true).id, p[4].id);
     assert_false(gm_prefix_tree_moving(t, p[4]));
     gm_prefix_tree_put_snapshot(t, p[5], (gm_slot){1}, true);
     assert_true(gm_prefix_tree_moving(t, p[5]));

@@ -261,9 +261,12 @@ static void save_state(gm_sched *s, gm_request *r)
 {
     int32_t at = r->computed, every = interval(s), end = last_boundary(s, r->n_prompt);
     if (!keeps_states(s, r) || at % gm_kv_page_tokens(s->kv)) return;
-    bool stays = at == end || at == r->junction || (every > 0 && at % every == 0);
-    if (!stays && at < end) return;
-    if (gm_kv_try_snapshot(s->kv, &r->seq, at, !stays, &s->step.saves[s->step.n_saves])) s->step.n_saves++;
+    gm_slot_copy *copy = &s->step.saves[s->step.n_saves];
+    bool stays = at == end || at == r->junction, regular = every > 0 && at % every == 0, moves = at > end;
+    bool kept = stays && gm_kv_try_snapshot(s->kv, &r->seq, at, GM_SNAPSHOT_STAYS, copy);
+    if (!kept && regular) kept = gm_kv_try_snapshot(s->kv, &r->seq, at, GM_SNAPSHOT_REGULAR, copy);
+    if (!kept && moves) kept = gm_kv_try_snapshot(s->kv, &r->seq, at, GM_SNAPSHOT_MOVES, copy);
+    s->step.n_saves += kept;
 }
 
 void gm_sched_commit(gm_sched *s)
