@@ -85,8 +85,13 @@
       "share of a GPU's memory; on a CPU it has no effect (see --kv-cache-memory-bytes)")                              \
     X(block_size, INT, "block-size", "", CACHE, "tokens", "", 1, 65536, "", RUN,                                       \
       "tokens of a page; must be what the model's layout gives")                                                       \
-    X(enable_prefix_caching, BOOL, "enable-prefix-caching", "", CACHE, "", "false", 1, 0, "", SERVE,                   \
-      "reuse of cached prompt prefixes; not available yet, every prompt is computed in full")                          \
+    X(enable_prefix_caching, BOOL, "enable-prefix-caching", "", CACHE, "", "true", 1, 0, "", RUN,                      \
+      "what a request computed is kept until its space is needed, and reused by prompts that begin alike")             \
+    X(state_snapshot_slots, INT, "state-snapshot-slots", "", CACHE, "slots", "-1", -1, 1048576, "auto", RUN,           \
+      "room for kept recurrent states beside the slots of max-num-seqs running requests, for models that have such a " \
+      "state; auto or -1: as many again, within a quarter of the cache")                                               \
+    X(state_snapshot_interval, HUMAN, "state-snapshot-interval", "", CACHE, "tokens", "1024", 0, 1073741824, "", RUN,  \
+      "keep a recurrent state every so many tokens (whole pages), beside where prompts and turns end; 0: only there")  \
     /* frontend */                                                                                                     \
     X(host, STR, "host", "", FRONTEND, "address", "", 1, 0, "", SERVE_BENCH, "address to listen on (default: all), or to load (default: 127.0.0.1)")          \
     X(port, INT, "port", "", FRONTEND, "", "8000", 0, 65535, "", SERVE_BENCH, "TCP port; 0: one chosen by the system")       \

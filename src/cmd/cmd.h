@@ -25,7 +25,8 @@ typedef struct gm_loaded {
     gm_act act;
     gm_kv_dtype kv_dtype;
     gm_footprint foot;
-    int32_t model_len, seqs, batch_tokens, n_pages, n_slots, vocab_used;
+    int32_t model_len, seqs, batch_tokens, n_pages, n_slots, vocab_used; /* n_slots: of running requests and snapshots */
+    int32_t n_snapshots;
     gm_device *device;
     gm_weights *weights;
     gm_model *model;

@@ -218,8 +218,30 @@ static gm_status no_room(const gm_loaded *l, int64_t have, gm_error *err)
                    (long long)have * l->foot.page_tokens);
 }
 
-/* State slots come first, one for each running sequence but at most half of the space; the rest becomes pages, no more
- * than all sequences of full length can use. */
+/* Slots for snapshots: as many as may run, within a quarter of the space, and not those that a request of the length
+ * asked for would need as pages. */
+static gm_status choose_snapshots(gm_loaded *l, const gm_settings *s, int64_t budget, gm_error *err)
+{
+    int64_t bytes = l->foot.slot_bytes, n = s->state_snapshot_slots, left = budget - l->seqs * bytes;
+    l->n_snapshots = 0;
+    if (bytes == 0 || !s->enable_prefix_caching) return GM_OK;
+    if (n > 0 && n * bytes > left)
+        return gm_fail(err, GM_ECAPACITY,
+                       "--state-snapshot-slots %lld: %.2f GiB, and beside the slots of max_num_seqs=%d only %.2f GiB of the cache "
+                       "are left",
+                       (long long)n, (double)n * (double)bytes / GIB, (int)l->seqs, (double)left / GIB);
+    if (n < 0) {
+        int64_t quarter = budget / 4 / bytes;
+        if (s->max_model_len > 0) left -= gm_footprint_pages(&l->foot, l->model_len) * l->foot.page_bytes;
+        n = min64(l->seqs, quarter > 0 ? quarter : 1);
+        n = left > 0 ? min64(n, left / bytes) : 0;
+    }
+    l->n_snapshots = (int32_t)n;
+    return GM_OK;
+}
+
+/* State slots come first, one for each running sequence but at most half of the space, then those of snapshots; the rest
+ * becomes pages, no more than all sequences of full length can use. With prefix caching that much again is of use. */
 static gm_status choose_cache(gm_loaded *l, const gm_settings *s, gm_error *err)
 {
     gm_footprint *f = &l->foot;
@@ -240,7 +262,9 @@ static gm_status choose_cache(gm_loaded *l, const gm_settings *s, gm_error *err)
                 (int)l->seqs, (long long)fit, (long long)f->slot_bytes, (double)budget / 2 / GIB);
         l->seqs = (int32_t)fit;
     }
-    l->n_slots = f->slot_bytes > 0 ? l->seqs : 0;
+    gm_status st = choose_snapshots(l, s, budget, err);
+    if (st) return st;
+    l->n_slots = f->slot_bytes > 0 ? l->seqs + l->n_snapshots : 0;
     int64_t slots = l->n_slots * f->slot_bytes;
     int64_t pages = budget > slots ? (budget - slots) / f->page_bytes : 0;
     if (s->num_gpu_blocks_override) pages = s->num_gpu_blocks_override;
@@ -301,7 +325,8 @@ static void log_capacity(const gm_loaded *l)
     gm_str line = {0};
     int64_t tokens = (int64_t)l->n_pages * l->foot.page_tokens;
     double many = (double)tokens / l->model_len;
-    if (l->n_slots && many > l->n_slots) many = l->n_slots;
+    int32_t n_running = l->n_slots - l->n_snapshots;
+    if (n_running && many > n_running) many = n_running;
     double bytes = (double)l->n_pages * (double)l->foot.page_bytes + (double)l->n_slots * (double)l->foot.slot_bytes;
     gm_info("Available KV cache memory: %.2f GiB", bytes / GIB);
     gm_str_puts(&line, "GPU KV cache size: ");
@@ -310,10 +335,28 @@ static void log_capacity(const gm_loaded *l)
     gm_put_commas(&line, l->model_len);
     gm_str_printf(&line, " tokens per request: %.2fx", many);
     gm_info("%s", gm_str_c(&line));
-    gm_info("cache pages=%d page_tokens=%d page_bytes=%lld token_bytes=%.1f slots=%d slot_bytes=%lld dtype=%s", (int)l->n_pages,
-            (int)l->foot.page_tokens, (long long)l->foot.page_bytes, l->foot.token_bytes, (int)l->n_slots,
-            (long long)l->foot.slot_bytes, gm_kv_dtype_name(l->kv_dtype));
+    gm_info("cache pages=%d page_tokens=%d page_bytes=%lld token_bytes=%.1f slots=%d snapshot_slots=%d slot_bytes=%lld "
+            "dtype=%s",
+            (int)l->n_pages, (int)l->foot.page_tokens, (long long)l->foot.page_bytes, l->foot.token_bytes, (int)n_running,
+            (int)l->n_snapshots, (long long)l->foot.slot_bytes, gm_kv_dtype_name(l->kv_dtype));
     gm_str_fini(&line);
+}
+
+static void log_prefix_caching(const gm_loaded *l, const gm_settings *s)
+{
+    if (!s->enable_prefix_caching) return;
+    if (l->foot.slot_bytes == 0)
+        gm_info("prefix caching page_tokens=%d: a prompt resumes at any page boundary", (int)l->foot.page_tokens);
+    else if (s->enable_chunked_prefill && l->n_snapshots == 0)
+        gm_warn("prefix caching: there is no room for snapshots of recurrent state; prompts resume only while fewer than "
+                "max_num_seqs requests run");
+    else if (s->enable_chunked_prefill)
+        gm_info("prefix caching page_tokens=%d snapshot_slots=%d snapshot_interval=%lld: a prompt resumes where a recurrent state "
+                "was kept",
+                (int)l->foot.page_tokens, (int)l->n_snapshots, (long long)s->state_snapshot_interval);
+    else
+        gm_warn("prefix caching: without chunked prefill no recurrent state is kept within a prompt; only turns that end behind "
+                "a page boundary can be resumed");
 }
 
 static gm_engine_params engine_params(const gm_loaded *l, const gm_settings *s)
@@ -334,6 +377,8 @@ static gm_engine_params engine_params(const gm_loaded *l, const gm_settings *s)
                           .page_tokens = l->foot.page_tokens,
                           .n_pages = l->n_pages,
                           .n_slots = l->n_slots,
+                          .prefix_caching = s->enable_prefix_caching,
+                          .snapshot_interval = (int32_t)s->state_snapshot_interval,
                           .seed = (uint64_t)s->seed};
     memcpy(p.eos, l->config.eos, sizeof p.eos);
 #ifndef NDEBUG
@@ -353,6 +398,7 @@ gm_status gm_load_engine(gm_loaded *l, const gm_settings *s, gm_error *err)
         gm_info("Chunked prefill is enabled with max_num_batched_tokens=%d.", (int)l->batch_tokens);
     if ((st = load_weights(l, s, err))) return st;
     log_capacity(l);
+    log_prefix_caching(l, s);
     int64_t t0 = gm_now_us();
     gm_model_params mp = {.act = l->act,
                           .kv_dtype = l->kv_dtype,

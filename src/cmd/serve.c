@@ -47,8 +47,6 @@ static void log_settings(const serving *v)
     json_t *f;
     json_array_foreach(v->s.ignored, i, f) gm_str_printf(&text, "%s%s", i ? " " : "", json_string_value(f));
     if (text.len) gm_info("accepted without effect (they choose a GPU library or a process layout): %s", gm_str_c(&text));
-    if (v->s.enable_prefix_caching)
-        gm_info("--enable-prefix-caching has no effect yet: every prompt is computed in full");
     if (gm_settings_given(&v->s, gpu_memory_utilization))
         gm_info("--gpu-memory-utilization has no effect on the CPU; --kv-cache-memory-bytes sets the cache");
     gm_str_fini(&text);
@@ -171,7 +169,8 @@ static gm_status start_server(serving *v, gm_error *err)
         .n_pages = l->n_pages,
         .cache_tokens = tokens,
         .cache_concurrency = (double)tokens / l->model_len,
-        .cache_dtype = gm_kv_dtype_name(l->kv_dtype)};
+        .cache_dtype = gm_kv_dtype_name(l->kv_dtype),
+        .prefix_caching = s->enable_prefix_caching};
     take_names(v, &p);
     v->listen_fd = -1; /* the server's from here on */
     return gm_server_create(&v->server, &p, err);
@@ -211,8 +210,9 @@ static void log_rates(gm_engine *e, rates *last)
                   (double)(st->generation_tokens - last->generated) / dt, (int)st->running, (int)st->waiting);
     if (st->preemptions != last->preemptions)
         gm_str_printf(&line, "Preemptions: %lld, ", (long long)(st->preemptions - last->preemptions));
-    gm_str_printf(&line, "GPU KV cache usage: %.1f%%, Prefix cache hit rate: 0.0%%",
-                  st->pages_total ? 100.0 * st->pages_used / st->pages_total : 0.0);
+    gm_str_printf(&line, "GPU KV cache usage: %.1f%%, Prefix cache hit rate: %.1f%%",
+                  st->pages_total ? 100.0 * st->pages_used / st->pages_total : 0.0,
+                  st->prefix.recent_queries ? 100.0 * (double)st->prefix.recent_hits / (double)st->prefix.recent_queries : 0.0);
     if (idle) gm_debug("%s", gm_str_c(&line));
     else gm_info("%s", gm_str_c(&line));
     *last = (rates){now, st->computed_prompt_tokens, st->generation_tokens, st->steps, st->preemptions};

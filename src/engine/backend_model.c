@@ -10,7 +10,12 @@ static gm_status logits(void *self, int32_t out_begin, int32_t n_rows, float *ou
     return gm_model_logits(self, out_begin, n_rows, out, err);
 }
 
+static gm_status copy_slots(void *self, const gm_slot_copy *copies, int32_t n, gm_error *err)
+{
+    return gm_model_copy_slots(self, copies, n, err);
+}
+
 gm_backend gm_backend_from_model(gm_model *m)
 {
-    return (gm_backend){.self = m, .step = step, .logits = logits};
+    return (gm_backend){.self = m, .step = step, .logits = logits, .copy_slots = copy_slots};
 }

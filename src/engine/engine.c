@@ -22,7 +22,7 @@ static gm_status check_params(const gm_engine_params *p, gm_error *err)
 static gm_status make_parts(gm_engine *e, gm_error *err)
 {
     const gm_engine_params *p = &e->params;
-    gm_kv_params kp = {.page_tokens = p->page_tokens, .n_pages = p->n_pages, .n_slots = p->n_slots};
+    gm_kv_params kp = {.page_tokens = p->page_tokens, .n_pages = p->n_pages, .n_slots = p->n_slots, .prefix_caching = p->prefix_caching};
     gm_status st = gm_kv_create(&e->kv, &kp, err);
     if (st) return st;
     gm_sched_params sp = {.batch_tokens_max = p->batch_tokens_max,
@@ -33,6 +33,7 @@ static gm_status make_parts(gm_engine *e, gm_error *err)
                           .chunked_prefill = p->chunked_prefill,
                           .reserve_full_prompt = p->reserve_full_prompt,
                           .watermark = p->watermark,
+                          .snapshot_interval = p->snapshot_interval,
                           .policy = p->policy};
     st = gm_sched_create(&e->sched, &sp, e->kv, err);
     if (st) return st;
@@ -63,6 +64,7 @@ static void init_lock(gm_engine *e)
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->work, &attr);
     pthread_cond_init(&e->rest, &attr);
+    pthread_cond_init(&e->reset, &attr);
     pthread_condattr_destroy(&attr);
     e->inbox_end = &e->inbox;
     e->cancels_end = &e->cancels;
@@ -124,6 +126,7 @@ void gm_engine_destroy(gm_engine *e)
     if (e->lock_ready) {
         pthread_cond_destroy(&e->work);
         pthread_cond_destroy(&e->rest);
+        pthread_cond_destroy(&e->reset);
         pthread_mutex_destroy(&e->lock);
     }
     gm_free(e);
@@ -247,6 +250,7 @@ void gm_engine_cancel(gm_engine *e, gm_request_id id)
     gm_job *j = *table_find(e, id);
     if (j && !j->cancel_queued) {
         j->cancel_queued = true;
+        j->cancel_next = NULL; /* it may have stood on the list before, being ended just now */
         *e->cancels_end = j;
         e->cancels_end = &j->cancel_next;
         pthread_cond_signal(&e->work);
@@ -276,6 +280,20 @@ void gm_engine_drain(gm_engine *e, double drain_s)
     pthread_cond_signal(&e->work);
     while (e->n_open > 0) pthread_cond_wait(&e->rest, &e->lock);
     pthread_mutex_unlock(&e->lock);
+}
+
+bool gm_engine_reset_prefix_cache(gm_engine *e, double timeout_s)
+{
+    struct timespec deadline = deadline_in(timeout_s);
+    pthread_mutex_lock(&e->lock);
+    int64_t mine = ++e->resets_asked;
+    pthread_cond_signal(&e->work);
+    int rc = 0;
+    while (e->resets_done < mine && !e->stopping && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&e->reset, &e->lock, &deadline);
+    bool ok = e->resets_done >= mine && e->reset_ok;
+    pthread_mutex_unlock(&e->lock);
+    return ok;
 }
 
 void gm_engine_stats_get(gm_engine *e, gm_engine_stats *out)
@@ -326,6 +344,7 @@ void gm_engine_end(gm_engine *e, gm_job *j, const gm_ending *how)
                    .stop_is_eos = how->stop_is_eos,
                    .message = how->message,
                    .n_prompt = r->n_prompt,
+                   .n_cached = r->n_cached,
                    .n_output = gm_job_n_output(j),
                    .n_preempted = r->n_preempted,
                    .arrived_us = r->arrived_us,
@@ -343,6 +362,7 @@ void gm_engine_end(gm_engine *e, gm_job *j, const gm_ending *how)
 typedef struct messages {
     gm_job *submits, *cancels;
     bool cancel_all, stop, dead;
+    int64_t resets;
 } messages;
 
 static bool has_work(const gm_engine *e)
@@ -355,8 +375,9 @@ static messages take_messages(gm_engine *e)
 {
     bool busy = has_work(e);
     pthread_mutex_lock(&e->lock);
-    while (!busy && !e->inbox && !e->cancels && !e->stopping) pthread_cond_wait(&e->work, &e->lock);
-    messages m = {e->inbox, e->cancels, e->cancel_all, e->stopping, e->stats.dead};
+    while (!busy && !e->inbox && !e->cancels && !e->stopping && e->resets_asked == e->resets_done)
+        pthread_cond_wait(&e->work, &e->lock);
+    messages m = {e->inbox, e->cancels, e->cancel_all, e->stopping, e->stats.dead, e->resets_asked};
     e->stats.waiting += e->n_inbox;
     e->inbox = e->cancels = NULL;
     e->inbox_end = &e->inbox;
@@ -394,7 +415,20 @@ static void cancel_everything(gm_engine *e)
         gm_engine_end(e, (gm_job *)r, &(gm_ending){GM_FINISH_ABORT, -1, false, NULL});
 }
 
-/* With nothing running, every page and slot must be free. */
+/* Answers all that asked: with what is in the queues it is as if they had asked now. */
+static void take_resets(gm_engine *e, const messages *m)
+{
+    if (m->resets == e->resets_done) return;
+    bool ok = gm_kv_reset_prefix(e->kv);
+    pthread_mutex_lock(&e->lock);
+    e->resets_done = m->resets;
+    e->reset_ok = ok;
+    gm_stats_gauges(e);
+    pthread_cond_broadcast(&e->reset);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* With nothing running, every page and slot must be free or cached. */
 static void check_at_rest(gm_engine *e)
 {
 #ifdef NDEBUG
@@ -402,6 +436,7 @@ static void check_at_rest(gm_engine *e)
 #else
     GM_ASSERT(gm_kv_check(e->kv, NULL) == GM_OK && gm_sched_check(e->sched, NULL) == GM_OK);
     GM_ASSERT(gm_kv_pages_free(e->kv) == gm_kv_pages_total(e->kv));
+    GM_ASSERT(gm_kv_slots_free(e->kv) == gm_kv_slots_total(e->kv));
 #endif
 }
 
@@ -413,6 +448,7 @@ static void *run(void *arg)
         take_submits(e, &m);
         take_cancels(e, &m);
         if (m.cancel_all) cancel_everything(e);
+        take_resets(e, &m);
         if (m.stop && !m.submits && !m.cancels) return NULL;
         if (has_work(e)) gm_engine_step(e);
         else check_at_rest(e);

@@ -11,6 +11,7 @@
 #include "config/model_config.h"
 #include "engine/backend.h"
 #include "sched/policy.h"
+#include "sched/sched.h"
 
 typedef struct gm_engine gm_engine;
 typedef uint64_t gm_request_id; /* never 0, never reused */
@@ -111,6 +112,7 @@ typedef struct gm_submit {
     gm_sampling sampling;  /* its arrays are copied */
     int64_t priority;      /* lower first; used with the priority policy */
     int64_t arrived_us;    /* 0: now */
+    const char *cache_salt; /* requests reuse each other's cache only where it is equal; NULL: none */
     gm_event_sink sink;
 } gm_submit;
 
@@ -128,7 +130,10 @@ typedef struct gm_engine_params {
     gm_sched_policy policy;
     int32_t queued_reqs_max;   /* -1: no limit */
     int64_t queued_tokens_max; /* -1: no limit */
-    int32_t page_tokens, n_pages, n_slots; /* n_slots 0: the model keeps no state */
+    int32_t page_tokens, n_pages;
+    int32_t n_slots; /* of running requests and of snapshots; 0: the model keeps no state */
+    bool prefix_caching;
+    int32_t snapshot_interval; /* --state-snapshot-interval; 0: only where prompts and turns end */
     uint64_t seed; /* of requests without one; ranks that serve together need different ones */
     bool alloc_guard; /* abort on an allocation within a step (debug builds) */
 } gm_engine_params;
@@ -149,6 +154,10 @@ gm_status gm_engine_has_room(gm_engine *e, gm_error *err);
 /* Unknown and finished ids are ignored. Takes effect between two steps; pages and slot are free at once then. */
 void gm_engine_cancel(gm_engine *e, gm_request_id id);
 
+/* Forget all cached content. False where a request holds some of it, or where the engine thread has not come to it
+ * within timeout_s (it still will). Blocks: not for a sink. */
+bool gm_engine_reset_prefix_cache(gm_engine *e, double timeout_s);
+
 /* Stop taking requests (submit answers GM_ECANCELED), let the others go on for up to drain_s seconds, cancel the rest. */
 void gm_engine_drain(gm_engine *e, double drain_s);
 
@@ -164,7 +173,11 @@ typedef struct gm_histogram {
 
 typedef struct gm_engine_stats {
     int32_t running, waiting; /* waiting: those not yet taken up by the engine thread included */
-    int32_t pages_total, pages_used, slots_total, slots_used;
+    int32_t pages_total, pages_used, slots_total, slots_used; /* used: by requests; what is only cached is not */
+    int32_t pages_cached, snapshots;
+    int64_t pages_evicted, snapshots_taken, snapshots_evicted;
+    int64_t cached_prompt_tokens; /* part of prompt_tokens */
+    gm_prefix_hits prefix;
     int64_t prompt_tokens, generation_tokens, preemptions, steps;
     int64_t computed_prompt_tokens; /* recomputation after preemption included */
     int64_t finished[5]; /* by gm_finish */

@@ -94,6 +94,9 @@ struct gm_engine {
     int32_t n_open;        /* the same until the FINISH event was delivered */
     int64_t queued_tokens; /* prompts of live requests without a token */
     bool draining, cancel_all, stopping;
+    int64_t resets_asked, resets_done; /* of the prefix cache */
+    bool reset_ok;                     /* the last one */
+    pthread_cond_t reset;              /* who asked waits here */
     gm_engine_stats stats;
 };
 

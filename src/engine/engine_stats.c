@@ -63,6 +63,13 @@ void gm_stats_gauges(gm_engine *e)
     s->pages_used = s->pages_total - gm_kv_pages_free(e->kv);
     s->slots_used = s->slots_total - gm_kv_slots_free(e->kv);
     s->preemptions = gm_sched_preemptions(e->sched);
+    s->prefix = gm_sched_prefix_hits(e->sched);
+    gm_kv_cached c = gm_kv_cached_get(e->kv);
+    s->pages_cached = c.pages;
+    s->snapshots = c.snapshots;
+    s->pages_evicted = c.pages_evicted;
+    s->snapshots_taken = c.snapshots_taken;
+    s->snapshots_evicted = c.snapshots_evicted;
 }
 
 void gm_stats_step(gm_engine *e, const gm_step *step)
@@ -85,6 +92,7 @@ void gm_stats_token(gm_engine *e, gm_job *j, int64_t now_us)
     if (j->first_token_us == 0) {
         j->first_token_us = now_us;
         s->prompt_tokens += j->request.n_prompt;
+        s->cached_prompt_tokens += j->request.n_cached;
         e->queued_tokens -= j->request.n_prompt;
     } else {
         observe_span(&s->itl_s, j->last_token_us, now_us);
@@ -105,7 +113,7 @@ void gm_stats_end(gm_engine *e, const gm_job *j, gm_finish finish, int64_t now_u
     observe(&s->preemptions_per_req, r->n_preempted);
     if (r->scheduled_us) {
         observe_span(&s->queue_s, r->arrived_us, r->scheduled_us);
-        observe(&s->prefill_computed, r->n_prompt);
+        observe(&s->prefill_computed, r->n_prompt - r->n_cached);
     }
     if (j->first_token_us) {
         observe_span(&s->prefill_s, r->scheduled_us, j->first_token_us);

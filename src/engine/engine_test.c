@@ -138,6 +138,8 @@ static gm_engine_params params(void)
                               .page_tokens = PAGE,
                               .n_pages = 2048,
                               .n_slots = 64,
+                              .prefix_caching = true,
+                              .snapshot_interval = 8,
                               .seed = 5,
                               .alloc_guard = true};
 }
@@ -540,6 +542,7 @@ static void many_prompt_rows(void **state)
     gm_engine_params p = params();
     p.model_len_max = 2000;
     p.batch_tokens_max = 2000;
+    p.prefix_caching = false; /* chunks are cut for rows alone */
     rig r;
     start(&r, p);
     client c;
@@ -993,6 +996,169 @@ static void memory_failures_are_reported(void **state)
     assert_null(e);
 }
 
+/* ---- prefix caching ---- */
+
+static void submit_prompt(rig *r, client *c, const int32_t *prompt, int32_t n, gm_sampling s, const char *salt)
+{
+    gm_error err = {0};
+    client_init(c);
+    gm_submit sub = {.prompt = prompt, .n_prompt = n, .sampling = s, .cache_salt = salt, .sink = {on_event, c}};
+    if (gm_engine_submit(r->e, &sub, &c->id, &err)) fail_msg("%s", err.message);
+}
+
+/* The same prompt again, a longer one, another salt, prompt log-probabilities, after a reset; with and without state. */
+static void reports_what_was_cached(void **state)
+{
+    (void)state;
+    for (int32_t slots = 0; slots < 65; slots += 64) {
+        gm_engine_params p = params();
+        p.n_slots = slots;
+        rig r;
+        start(&r, p);
+        client c;
+        int32_t prompt[32];
+        fill_prompt(prompt, 7, 32);
+        static const struct {
+            int32_t n, cached, rows;
+            const char *salt;
+        } steps[] = {{21, 0, -1, NULL}, {21, 20, -1, NULL}, {20, 16, -1, NULL}, {32, 20, -1, NULL}, {32, 28, -1, NULL},
+                     {32, 0, -1, "a"},  {32, 28, -1, "a"},  {32, 0, -1, "b"},   {32, 0, 1, NULL},   {3, 0, -1, NULL}};
+        int64_t cached = 0, total = 0;
+        for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
+            gm_sampling s = greedy(6);
+            s.prompt_logprobs = steps[i].rows;
+            submit_prompt(&r, &c, prompt, steps[i].n, s, steps[i].salt);
+            client_wait(&c);
+            expect_script(&c, 7, 6);
+            assert_int_equal(c.end.n_cached, steps[i].cached);
+            cached += steps[i].cached;
+            total += steps[i].n;
+        }
+        gm_engine_stats st;
+        gm_engine_stats_get(r.e, &st);
+        assert_int_equal(st.prompt_tokens, total);
+        assert_int_equal(st.cached_prompt_tokens, cached);
+        assert_int_equal(st.prefix.hits, cached);
+        assert_int_equal(st.prefix.queries, total - 32);
+        assert_int_equal(st.computed_prompt_tokens, total - cached);
+        assert_true(st.prefill_computed.sum == (double)(total - cached));
+        assert_true(st.pages_cached > 0 && (st.snapshots > 0) == (slots > 0));
+        assert_true(gm_engine_reset_prefix_cache(r.e, 5));
+        gm_engine_stats_get(r.e, &st);
+        assert_int_equal(st.pages_cached + st.snapshots, 0);
+        submit_prompt(&r, &c, prompt, 32, greedy(6), NULL);
+        client_wait(&c);
+        assert_int_equal(c.end.n_cached, 0);
+        gm_scripted_set_step_us(r.s, 20000);
+        submit_prompt(&r, &c, prompt, 32, greedy(30), NULL);
+        while (client_tokens(&c) == 0) sleep_ms(1);
+        assert_false(gm_engine_reset_prefix_cache(r.e, 5)); /* it holds its pages */
+        gm_scripted_set_step_us(r.s, 0);
+        client_wait(&c);
+        stop(&r);
+    }
+}
+
+/* Three conversations take turns in a cache that holds one and a half: each answer is the script's, whatever was
+ * found or lost. The backend checks that each page and each state is the right one. */
+static void conversations_share_a_small_cache(void **state)
+{
+    (void)state;
+    enum { TURNS = 200 };
+    gm_engine_params p = params();
+    p.n_pages = 16;
+    p.n_slots = 8;
+    p.seqs_max = 2;
+    p.model_len_max = 48;
+    rig r;
+    start(&r, p);
+    client c;
+    int64_t cached = 0;
+    for (int turn = 0; turn < TURNS; turn++) {
+        int32_t script = turn % 3, n = 5 + turn / 3 % 4 * 9, prompt[48];
+        fill_prompt(prompt, script, n);
+        submit_prompt(&r, &c, prompt, n, greedy(5 + turn % 7), NULL);
+        client_wait(&c);
+        expect_script(&c, script, 5 + turn % 7);
+        cached += c.end.n_cached;
+    }
+    gm_engine_stats st;
+    gm_engine_stats_get(r.e, &st);
+    print_message("%lld tokens cached, %lld pages and %lld snapshots evicted\n", (long long)cached,
+                  (long long)st.pages_evicted, (long long)st.snapshots_evicted);
+    assert_true(cached > 0 && st.pages_evicted > 0 && st.snapshots_evicted > 0);
+    stop(&r);
+}
+
+/* A copy that fails before a step ends the step's requests; one that fails after it is not kept. */
+static void failed_copies_leave_nothing_wrong(void **state)
+{
+    (void)state;
+    rig r;
+    start(&r, params());
+    client c;
+    int32_t prompt[32];
+    fill_prompt(prompt, 4, 32);
+    for (int round = 0; round < 3; round++) {
+        gm_scripted_fail_copies(r.s, 1);
+        submit_prompt(&r, &c, prompt, 21, greedy(6), NULL);
+        client_wait(&c);
+        assert_int_equal(c.end.finish, GM_FINISH_ERROR);
+        assert_true(strstr(c.message, "failure of a copy") != NULL);
+        submit_prompt(&r, &c, prompt, 21, greedy(6), NULL);
+        client_wait(&c);
+        expect_script(&c, 4, 6);
+        assert_int_equal(c.end.n_cached, round ? 20 : 0);
+    }
+    stop(&r);
+}
+
+static void cold_and_warm_agree(rig *warm, rig *cold, const int32_t *prompt, int32_t n, gm_sampling s)
+{
+    client a, b;
+    submit_prompt(warm, &a, prompt, n, s, NULL);
+    submit_prompt(cold, &b, prompt, n, s, NULL);
+    client_wait(&a);
+    client_wait(&b);
+    assert_int_equal(a.n, b.n);
+    assert_memory_equal(a.tokens, b.tokens, (size_t)a.n * sizeof *a.tokens);
+    assert_int_equal(b.end.n_cached, 0);
+}
+
+/* Penalties, bans and budgets look at prompt and output, not at what was computed. */
+static void sampling_does_not_see_the_cache(void **state)
+{
+    (void)state;
+    gm_engine_params p = params();
+    rig warm, cold;
+    start(&warm, p);
+    p.prefix_caching = false;
+    start(&cold, p);
+    gm_scripted_set_margin(warm.s, 1);
+    gm_scripted_set_margin(cold.s, 1);
+    int32_t prompt[40];
+    for (int i = 0; i < 40; i++) {
+        gm_sampling s = greedy(20);
+        s.temperature = i % 2 ? 0.9f : 0;
+        s.has_seed = true;
+        s.seed = i;
+        s.repetition_penalty = 1.2f;
+        s.frequency_penalty = 0.3f;
+        s.presence_penalty = 0.1f;
+        s.min_tokens = i % 5;
+        s.logprobs = 3;
+        fill_prompt(prompt, i % 3, 40);
+        cold_and_warm_agree(&warm, &cold, prompt, 10 + i % 30, s);
+    }
+    gm_engine_stats st;
+    gm_engine_stats_get(warm.e, &st);
+    assert_true(st.cached_prompt_tokens > 0);
+    gm_engine_stats_get(cold.e, &st);
+    assert_int_equal(st.prefix.queries + st.pages_cached, 0);
+    stop(&warm);
+    stop(&cold);
+}
+
 static void drop_line(void *user, gm_log_level level, const char *line)
 {
     (void)user;
@@ -1024,6 +1190,10 @@ int main(void)
         cmocka_unit_test(refuses_what_cannot_run),
         cmocka_unit_test(statistics_count_each_request_once),
         cmocka_unit_test(memory_failures_are_reported),
+        cmocka_unit_test(reports_what_was_cached),
+        cmocka_unit_test(conversations_share_a_small_cache),
+        cmocka_unit_test(failed_copies_leave_nothing_wrong),
+        cmocka_unit_test(sampling_does_not_see_the_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -188,6 +188,8 @@ gm_status gm_job_create(gm_job **out, const gm_engine *e, const gm_submit *s, gm
     if (j->sampling.min_tokens > n_total - s->n_prompt) j->sampling.min_tokens = n_total - s->n_prompt;
     j->request.priority = s->priority;
     j->request.arrived_us = s->arrived_us ? s->arrived_us : gm_now_us();
+    j->request.tokens = j->tokens;
+    if (s->cache_salt) j->request.salt = gm_prefix_salt_of(s->cache_salt, strlen(s->cache_salt));
     j->request.prompt_rows = wants_prompt_logprobs(&s->sampling);
     *out = j;
     return GM_OK;

@@ -7,16 +7,18 @@
 #include <string.h>
 #include <time.h>
 
-/* What a sequence left behind, found again by the first entry of its page table. */
-typedef struct resident {
-    int32_t len;      /* tokens stored */
-    uint64_t hash;    /* of them */
-    int32_t n_prompt; /* -1: not known yet */
-} resident;
+/* What a page holds. */
+typedef struct page_state {
+    int32_t len;      /* tokens stored in it */
+    uint64_t hash;    /* of the sequence from its beginning to the last of them */
+    int32_t n_prompt; /* of the sequence that wrote it; -1: not known yet. Used where there are no slots */
+    int64_t named, written; /* step in which a slice last named it, and wrote into it */
+} page_state;
 
 typedef struct slot_state {
     int32_t len;
     uint64_t hash;
+    int32_t n_prompt; /* -1: not known yet */
 } slot_state;
 
 typedef struct kept_row {
@@ -27,16 +29,17 @@ typedef struct kept_row {
 struct gm_scripted {
     gm_script *scripts;
     int32_t n_scripts, vocab_size, end, page_tokens, n_pages, n_slots;
-    int32_t *cells;                 /* [n_pages][page_tokens] token ids */
-    resident *residents;            /* [n_pages] */
-    slot_state *slots;              /* [n_slots] */
-    int64_t *page_step, *slot_step; /* step in which it was last named */
-    kept_row *kept;                 /* [n_pages * page_tokens] */
+    int32_t *cells;     /* [n_pages][page_tokens] token ids */
+    page_state *pages;  /* [n_pages] */
+    slot_state *slots;  /* [n_slots] */
+    int64_t *slot_step; /* step in which it was last named */
+    kept_row *kept;     /* [n_pages * page_tokens] */
     int32_t n_kept;
     float *noise; /* [vocab_size] in [0, 1) */
     float margin;
     int64_t n_steps;
-    _Atomic int64_t step_us, fail_after, fail_count;
+    int64_t n_copies;
+    _Atomic int64_t step_us, fail_after, fail_count, fail_copies;
 };
 
 static gm_script *copy_scripts(const gm_script *scripts, int32_t n)
@@ -65,9 +68,8 @@ gm_scripted *gm_scripted_create(const gm_script *scripts, int32_t n_scripts, int
     size_t n_cells = (size_t)n_pages * (size_t)page_tokens;
     s->cells = gm_new_array(int32_t, n_cells);
     s->kept = gm_new_array(kept_row, n_cells);
-    s->residents = gm_new_array(resident, n_pages);
+    s->pages = gm_new_array(page_state, n_pages);
     s->slots = gm_new_array(slot_state, n_slots);
-    s->page_step = gm_new_array(int64_t, n_pages);
     s->slot_step = gm_new_array(int64_t, n_slots);
     s->noise = gm_new_array(float, vocab_size);
     gm_rng rng;
@@ -86,9 +88,8 @@ void gm_scripted_destroy(gm_scripted *s)
     gm_free(s->scripts);
     gm_free(s->cells);
     gm_free(s->kept);
-    gm_free(s->residents);
+    gm_free(s->pages);
     gm_free(s->slots);
-    gm_free(s->page_step);
     gm_free(s->slot_step);
     gm_free(s->noise);
     gm_free(s);
@@ -107,6 +108,16 @@ void gm_scripted_fail_after(gm_scripted *s, int64_t n_steps)
 void gm_scripted_fail_count(gm_scripted *s, int64_t n_steps)
 {
     atomic_store(&s->fail_count, n_steps);
+}
+
+void gm_scripted_fail_copies(gm_scripted *s, int64_t n)
+{
+    atomic_store(&s->fail_copies, n);
+}
+
+int64_t gm_scripted_copies(const gm_scripted *s)
+{
+    return s->n_copies;
 }
 
 void gm_scripted_set_margin(gm_scripted *s, float margin)
@@ -131,12 +142,7 @@ static uint64_t extend_hash(uint64_t h, int32_t token)
     return (h ^ ((uint64_t)(uint32_t)token + 1)) * 0x100000001B3u;
 }
 
-static uint64_t hash_cells(const gm_scripted *s, const gm_slice *sl, int32_t n)
-{
-    uint64_t h = 0xCBF29CE484222325u;
-    for (int32_t i = 0; i < n; i++) h = extend_hash(h, *cell(s, sl, i));
-    return h;
-}
+enum { HASH_START = 0x4BF29CE4 };
 
 /* ---- checks ---- */
 
@@ -150,9 +156,12 @@ static gm_status check_pages(gm_scripted *s, const gm_slice *sl, int32_t i, gm_e
     for (int32_t k = 0; k < sl->n_pages; k++) {
         int32_t id = sl->pages[k].id;
         if (id < 0 || id >= s->n_pages) return gm_fail(err, GM_EINTERNAL, "slice %d: page %d", i, id);
-        if (s->page_step[id] == s->n_steps)
-            return gm_fail(err, GM_EINTERNAL, "slice %d: page %d is shared", i, id);
-        s->page_step[id] = s->n_steps;
+        page_state *p = &s->pages[id];
+        bool writes = k >= sl->begin.tok / s->page_tokens && k * (int64_t)s->page_tokens < end;
+        if (p->written == s->n_steps || (writes && p->named == s->n_steps))
+            return gm_fail(err, GM_EINTERNAL, "slice %d: page %d is shared and written", i, id);
+        p->named = s->n_steps;
+        if (writes) p->written = s->n_steps;
     }
     return GM_OK;
 }
@@ -169,34 +178,38 @@ static gm_status check_slot(gm_scripted *s, const gm_slice *sl, int32_t i, gm_er
     return GM_OK;
 }
 
-/* What was stored earlier is what this sequence stored, and the slot has seen the same tokens. */
-static gm_status check_past(const gm_scripted *s, const gm_slice *sl, int32_t i, gm_error *err)
+/* Each page holds what was stored there behind just these pages, and the slot has seen the same tokens. *hash: of them. */
+static gm_status check_past(const gm_scripted *s, const gm_slice *sl, int32_t i, uint64_t *hash, gm_error *err)
 {
     int32_t len = sl->begin.tok;
-    if (len == 0) return GM_OK;
-    const resident *r = &s->residents[sl->pages[0].id];
-    if (r->len != len)
-        return gm_fail(err, GM_EINTERNAL, "slice %d: begins at %d, %d are stored", i, len, r->len);
-    if (hash_cells(s, sl, len) != r->hash)
-        return gm_fail(err, GM_EINTERNAL, "slice %d: its pages changed", i);
-    if (s->n_slots == 0) return GM_OK;
+    *hash = HASH_START;
+    for (int32_t at = 0; at < len;) {
+        const page_state *p = &s->pages[sl->pages[at / s->page_tokens].id];
+        int32_t n = len - at < s->page_tokens ? len - at : s->page_tokens;
+        for (int32_t k = 0; k < n; k++) *hash = extend_hash(*hash, *cell(s, sl, at + k));
+        if (p->len != n || p->hash != *hash)
+            return gm_fail(err, GM_EINTERNAL, "slice %d: page %d of its table changed: %d tokens, needs %d", i,
+                           at / s->page_tokens, p->len, n);
+        at += n;
+    }
+    if (s->n_slots == 0 || len == 0) return GM_OK;
     const slot_state *st = &s->slots[sl->slot.id];
-    if (st->len != len || st->hash != r->hash)
-        return gm_fail(err, GM_EINTERNAL, "slice %d: slot %d has the state of another sequence", i,
-                       sl->slot.id);
+    if (st->len != len || st->hash != *hash)
+        return gm_fail(err, GM_EINTERNAL, "slice %d: slot %d has the state of another sequence", i, sl->slot.id);
     return GM_OK;
 }
 
 static gm_status check_batch(gm_scripted *s, const gm_batch *b, gm_error *err)
 {
     int32_t n_tokens = 0;
+    uint64_t hash;
     gm_status st = GM_OK;
     for (int32_t i = 0; i < b->n_slices && !st; i++) {
         const gm_slice *sl = &b->slices[i];
         if (sl->token_begin != n_tokens) return gm_fail(err, GM_EINTERNAL, "slice %d: a gap before it", i);
         st = check_pages(s, sl, i, err);
         if (!st) st = check_slot(s, sl, i, err);
-        if (!st) st = check_past(s, sl, i, err);
+        if (!st) st = check_past(s, sl, i, &hash, err);
         n_tokens += sl->n.tok;
     }
     if (st) return st;
@@ -233,26 +246,38 @@ static int32_t match(const gm_scripted *s, const gm_slice *sl, int32_t pos, cons
     return 0;
 }
 
+/* Where it is remembered how long the sequence's prompt is: beside its state, or in the page that it writes. */
+static int32_t *n_prompt_of(const gm_scripted *s, const gm_slice *sl, int32_t pos)
+{
+    return s->n_slots > 0 ? &s->slots[sl->slot.id].n_prompt : &s->pages[sl->pages[pos / s->page_tokens].id].n_prompt;
+}
+
 /* A decode goes on from where the output is known to begin; after a longer slice (a prompt, a recomputation)
  * that is found out anew. */
 static int32_t next_token(gm_scripted *s, const gm_slice *sl, int32_t pos)
 {
-    resident *r = &s->residents[sl->pages[0].id];
+    int32_t *n_prompt = n_prompt_of(s, sl, pos);
     const gm_script *script = &s->scripts[*cell(s, sl, 0) % s->n_scripts];
-    if (sl->n.tok > 1 || r->n_prompt < 0) r->n_prompt = pos + 1 - match(s, sl, pos, script);
-    int32_t i = pos + 1 - r->n_prompt;
+    if (sl->n.tok > 1 || *n_prompt < 0) *n_prompt = pos + 1 - match(s, sl, pos, script);
+    int32_t i = pos + 1 - *n_prompt;
     return i < script->n ? script->tokens[i] : s->end;
 }
 
 static void store(gm_scripted *s, const gm_batch *b, const gm_slice *sl)
 {
-    for (int32_t i = 0; i < sl->n.tok; i++)
-        *cell(s, sl, sl->begin.tok + i) = b->token_ids[sl->token_begin + i];
-    resident *r = &s->residents[sl->pages[0].id];
-    if (sl->begin.tok == 0) r->n_prompt = -1;
-    r->len = sl->begin.tok + sl->n.tok;
-    r->hash = hash_cells(s, sl, r->len);
-    if (s->n_slots > 0) s->slots[sl->slot.id] = (slot_state){r->len, r->hash};
+    uint64_t hash;
+    int32_t end = sl->begin.tok + sl->n.tok, n_prompt = -1;
+    (void)check_past(s, sl, 0, &hash, NULL);
+    if (sl->begin.tok > 0) n_prompt = *n_prompt_of(s, sl, sl->begin.tok - 1);
+    for (int32_t pos = sl->begin.tok; pos < end; pos++) {
+        page_state *p = &s->pages[sl->pages[pos / s->page_tokens].id];
+        *cell(s, sl, pos) = b->token_ids[sl->token_begin + pos - sl->begin.tok];
+        hash = extend_hash(hash, *cell(s, sl, pos));
+        p->len = pos % s->page_tokens + 1;
+        p->hash = hash;
+        p->n_prompt = n_prompt;
+    }
+    if (s->n_slots > 0) s->slots[sl->slot.id] = (slot_state){end, hash, n_prompt};
 }
 
 static void keep_rows(gm_scripted *s, const gm_batch *b)
@@ -266,7 +291,7 @@ static void keep_rows(gm_scripted *s, const gm_batch *b)
             s->kept[out] = (kept_row){.pos = pos, .token = next_token(s, sl, pos)};
         }
         if (out - first > 1)
-            s->residents[sl->pages[0].id].n_prompt = -1; /* rows of prompt log-probabilities */
+            *n_prompt_of(s, sl, sl->begin.tok + sl->n.tok - 1) = -1; /* rows of prompt log-probabilities */
     }
     s->n_kept = out;
 }
@@ -315,6 +340,25 @@ static gm_status step(void *self, const gm_batch *b, gm_error *err)
     return GM_OK;
 }
 
+/* What resumes from a copied state finds out anew where its output begins. */
+static gm_status copy_slots(void *self, const gm_slot_copy *copies, int32_t n, gm_error *err)
+{
+    gm_scripted *s = self;
+    if (atomic_load(&s->fail_copies) > 0) {
+        atomic_fetch_sub(&s->fail_copies, 1);
+        return gm_fail(err, GM_EDEVICE, "scripted failure of a copy");
+    }
+    for (int32_t i = 0; i < n; i++) {
+        int32_t from = copies[i].from.id, to = copies[i].to.id;
+        if (from < 0 || from >= s->n_slots || to < 0 || to >= s->n_slots || from == to)
+            return gm_fail(err, GM_EINTERNAL, "copy of slot %d to %d", from, to);
+        s->slots[to] = s->slots[from];
+        s->slots[to].n_prompt = -1;
+        s->n_copies++;
+    }
+    return GM_OK;
+}
+
 static gm_status logits(void *self, int32_t out_begin, int32_t n_rows, float *out, gm_error *err)
 {
     gm_scripted *s = self;
@@ -333,5 +377,5 @@ static gm_status logits(void *self, int32_t out_begin, int32_t n_rows, float *ou
 
 gm_backend gm_scripted_backend(gm_scripted *s)
 {
-    return (gm_backend){.self = s, .step = step, .logits = logits};
+    return (gm_backend){.self = s, .step = step, .logits = logits, .copy_slots = copy_slots};
 }

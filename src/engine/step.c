@@ -150,6 +150,20 @@ static bool all_cancelled(void *user)
     return all;
 }
 
+static gm_status copy_states(gm_engine *e, const gm_slot_copy *copies, int32_t n, gm_error *err)
+{
+    return n > 0 ? e->backend->copy_slots(e->backend->self, copies, n, err) : GM_OK;
+}
+
+/* What the step computed becomes reusable before its results can end a request. */
+static gm_status commit(gm_engine *e, gm_step *step, gm_error *err)
+{
+    gm_sched_commit(e->sched);
+    gm_status st = copy_states(e, step->saves, step->n_saves, err);
+    if (st) gm_sched_drop_saves(e->sched);
+    return st;
+}
+
 static void run_items(gm_engine *e, gm_step *step)
 {
     gm_error err = {0};
@@ -157,8 +171,10 @@ static void run_items(gm_engine *e, gm_step *step)
     gm_batch b = lay_out_batch(e, step);
     b.stop = all_cancelled;
     b.stop_user = &w;
-    gm_status st = e->backend->step(e->backend->self, &b, &err);
+    gm_status st = copy_states(e, step->loads, step->n_loads, &err);
+    if (!st) st = e->backend->step(e->backend->self, &b, &err);
     if (st == GM_ECANCELED) return; /* the cancels are on the list and end these requests before the next step */
+    if (!st) st = commit(e, step, &err);
     if (!st) {
         pthread_mutex_lock(&e->lock);
         gm_stats_step(e, step);

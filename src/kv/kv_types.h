@@ -10,7 +10,7 @@ typedef struct gm_page {
 } gm_page;
 
 typedef struct gm_slot {
-    int32_t id; /* which slot of the pool: recurrent state of one running sequence */
+    int32_t id; /* which slot of the pool: recurrent state of one running sequence, or a snapshot of one */
 } gm_slot;
 
 typedef struct gm_pos {
@@ -24,6 +24,11 @@ typedef struct gm_pool_pos {
 typedef struct gm_chunk_len {
     int32_t tok; /* number of tokens that one request has in one step */
 } gm_chunk_len;
+
+/* The state in `from` is to be copied into `to`. */
+typedef struct gm_slot_copy {
+    gm_slot from, to;
+} gm_slot_copy;
 
 #define GM_PAGE_NONE ((gm_page){-1})
 #define GM_SLOT_NONE ((gm_slot){-1})

@@ -1,5 +1,7 @@
 #include "model/forward.h"
 
+#include <string.h>
+
 #include "model/model_internal.h"
 #include "ops/embed/embed.h"
 #include "ops/linear/linear.h"
@@ -378,6 +380,18 @@ gm_status gm_model_step(gm_model *m, const gm_batch *batch, gm_error *err)
         run_layer(m, i);
     }
     keep_rows(m, batch);
+    return GM_OK;
+}
+
+gm_status gm_model_copy_slots(gm_model *m, const gm_slot_copy *copies, int32_t n, gm_error *err)
+{
+    const int64_t bytes = m->foot.slot_bytes;
+    (void)err;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t from = copies[i].from.id, to = copies[i].to.id;
+        GM_ASSERT(from >= 0 && from < m->p.n_slots && to >= 0 && to < m->p.n_slots);
+        if (from != to) memcpy(m->slots + to * bytes, m->slots + from * bytes, (size_t)bytes);
+    }
     return GM_OK;
 }
 

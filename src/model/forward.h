@@ -48,6 +48,9 @@ gm_status gm_model_step(gm_model *m, const gm_batch *batch, gm_error *err);
 /* Logits [n_rows][vocab_size] of kept rows out_begin .. out_begin + n_rows - 1 of the last step. */
 gm_status gm_model_logits(gm_model *m, int32_t out_begin, int32_t n_rows, float *logits, gm_error *err);
 
+/* Copy recurrent state between slots, one copy after another. Between two steps. */
+gm_status gm_model_copy_slots(gm_model *m, const gm_slot_copy *copies, int32_t n, gm_error *err);
+
 /* Bytes taken from the system: cache and workspace. */
 int64_t gm_model_cache_bytes(const gm_model *m);
 int64_t gm_model_workspace_bytes(const gm_model *m);

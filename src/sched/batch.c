@@ -8,19 +8,24 @@ gm_status gm_step_init(gm_step *s, int32_t n_items_max, gm_error *err)
 {
     *s = (gm_step){.cap = n_items_max};
     s->items = gm_try_alloc((size_t)n_items_max, sizeof *s->items);
-    if (!s->items) return gm_fail(err, GM_ENOMEM, "step: no memory for %d items", n_items_max);
-    return GM_OK;
+    s->loads = gm_try_alloc((size_t)n_items_max, sizeof *s->loads);
+    s->saves = gm_try_alloc((size_t)n_items_max, sizeof *s->saves);
+    if (s->items && s->loads && s->saves) return GM_OK;
+    gm_step_fini(s);
+    return gm_fail(err, GM_ENOMEM, "step: no memory for %d items", n_items_max);
 }
 
 void gm_step_fini(gm_step *s)
 {
     gm_free(s->items);
+    gm_free(s->loads);
+    gm_free(s->saves);
     *s = (gm_step){0};
 }
 
 void gm_step_clear(gm_step *s)
 {
-    *s = (gm_step){.items = s->items, .cap = s->cap};
+    *s = (gm_step){.items = s->items, .loads = s->loads, .saves = s->saves, .cap = s->cap};
 }
 
 void gm_step_push(gm_step *s, gm_request *r, int32_t n)

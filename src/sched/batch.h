@@ -17,6 +17,10 @@ typedef struct gm_step {
     int32_t n_tokens; /* sum of n */
     int32_t n_rows;   /* rows of logits wanted for prompt log-probabilities */
     int32_t n_preempted;
+    /* Copies of state, each list to be carried out in its order: loads before the step, saves (which
+     * gm_sched_commit() adds) between it and the next. Room for cap each: at most one an item. */
+    gm_slot_copy *loads, *saves;
+    int32_t n_loads, n_saves;
     /* Set when something waits, nothing runs and still nothing could be admitted. The caller must remove()
      * and fail it: a queue that stands still helps nobody. */
     gm_request *stuck;

@@ -27,8 +27,14 @@ typedef struct gm_request {
     int32_t n_prompt;
     int32_t n_tokens_max; /* prompt and output together */
 
+    /* For prefix caching, set before add(): the token ids, of which the first n_tokens are read and borrowed until the
+     * request is removed (NULL: it neither takes part nor looks anything up), and what begins the chain of hashes. */
+    const int32_t *tokens;
+    gm_prefix_salt salt;
+
     /* Prompt log-probabilities want a row of logits for each prompt token, which a step bounds
-     * (step_rows_max). The owner moves rows_next on as it delivers; rows before it are not wanted again. */
+     * (step_rows_max). The owner moves rows_next on as it delivers; rows before it are not wanted again. Such a
+     * request computes its whole prompt: rows cannot come from a cache. */
     bool prompt_rows;
     gm_pos rows_next; /* the next prompt position whose row is wanted: 1 .. n_prompt */
 
@@ -37,6 +43,8 @@ typedef struct gm_request {
     int32_t n_tokens;  /* T: prompt and output so far */
     int32_t computed;  /* C: tokens in the cache, those of the step being run included */
     int32_t n_prefill; /* T at the last admission: what lies below is (re)computed prompt */
+    int32_t n_cached;  /* prompt tokens that the first admission found in the cache */
+    int32_t junction;  /* where cached pages end that have no state to go on from; 0: nowhere */
     int32_t n_preempted;
     int64_t scheduled_us;          /* first time it was given tokens; 0: never */
     int64_t place;                 /* FCFS order */

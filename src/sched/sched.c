@@ -17,6 +17,12 @@ struct gm_sched {
 
     gm_step step;
     int64_t n_preemptions;
+
+    gm_prefix_hits hits;
+    struct {
+        int32_t queries, hits;
+    } recent[GM_PREFIX_WINDOW];
+    int32_t recent_at;
 };
 
 static gm_status check_params(const gm_sched_params *p, gm_error *err)
@@ -37,6 +43,8 @@ static gm_status check_params(const gm_sched_params *p, gm_error *err)
         return gm_fail(err, GM_EARG,
                        "long_prefill_token_threshold (%d) cannot be greater than the max_model_len (%d).",
                        p->long_prefill_threshold, p->model_len_max);
+    if (p->snapshot_interval < 0)
+        return gm_fail(err, GM_EARG, "state_snapshot_interval is %d, must be at least 0", p->snapshot_interval);
     if (!(p->watermark >= 0 && p->watermark < 1))
         return gm_fail(err, GM_EARG, "watermark is %g, must be in [0, 1)", p->watermark);
     return GM_OK;
@@ -212,10 +220,76 @@ static int32_t rows_left(const gm_sched *s)
     return s->params.step_rows_max == 0 ? INT32_MAX : s->params.step_rows_max - s->step.n_rows;
 }
 
+/* ---- where states are kept (rule 8) ---- */
+
+static bool keeps_states(const gm_sched *s, const gm_request *r)
+{
+    return r->tokens && gm_kv_prefix_caching(s->kv) && gm_kv_slots_total(s->kv) > 0;
+}
+
+/* The last page boundary before the last of n tokens, which is computed in any case. */
+static int32_t last_boundary(const gm_sched *s, int32_t n)
+{
+    int32_t page = gm_kv_page_tokens(s->kv);
+    return (n - 1) / page * page;
+}
+
+static int32_t interval(const gm_sched *s)
+{
+    int64_t page = gm_kv_page_tokens(s->kv), n = (s->params.snapshot_interval + page - 1) / page * page;
+    return n > INT32_MAX ? 0 : (int32_t)n;
+}
+
+static void nearer(int32_t *stop, int32_t at, int32_t than)
+{
+    if (at > than && at < *stop) *stop = at;
+}
+
+/* Tokens until a chunk of the prompt has to end. */
+static int32_t to_next_stop(const gm_sched *s, const gm_request *r)
+{
+    int32_t stop = INT32_MAX, every = interval(s);
+    if (!s->params.chunked_prefill || !keeps_states(s, r)) return stop;
+    nearer(&stop, last_boundary(s, r->n_prompt), r->computed);
+    nearer(&stop, last_boundary(s, r->n_prefill), r->computed);
+    nearer(&stop, r->junction, r->computed);
+    if (every > 0 && r->computed < INT32_MAX - every) nearer(&stop, (r->computed / every + 1) * every, r->computed);
+    return stop == INT32_MAX ? stop : stop - r->computed;
+}
+
+static void save_state(gm_sched *s, gm_request *r)
+{
+    int32_t at = r->computed, every = interval(s), end = last_boundary(s, r->n_prompt);
+    if (!keeps_states(s, r) || at % gm_kv_page_tokens(s->kv)) return;
+    gm_slot_copy *copy = &s->step.saves[s->step.n_saves];
+    bool stays = at == end || at == r->junction, regular = every > 0 && at % every == 0, moves = at > end;
+    bool kept = stays && gm_kv_try_snapshot(s->kv, &r->seq, at, GM_SNAPSHOT_STAYS, copy);
+    if (!kept && regular) kept = gm_kv_try_snapshot(s->kv, &r->seq, at, GM_SNAPSHOT_REGULAR, copy);
+    if (!kept && moves) kept = gm_kv_try_snapshot(s->kv, &r->seq, at, GM_SNAPSHOT_MOVES, copy);
+    s->step.n_saves += kept;
+}
+
+void gm_sched_commit(gm_sched *s)
+{
+    for (int32_t i = 0; i < s->step.n_items; i++) {
+        gm_request *r = s->step.items[i].request;
+        if (!r->tokens) continue;
+        gm_kv_share(s->kv, &r->seq, r->salt, r->tokens, r->computed);
+        save_state(s, r);
+    }
+}
+
+void gm_sched_drop_saves(gm_sched *s)
+{
+    for (int32_t i = 0; i < s->step.n_saves; i++) gm_kv_drop_snapshot(s->kv, s->step.saves[i].to);
+    s->step.n_saves = 0;
+}
+
 /* 0 is possible: the rows of the step are spent. */
 static int32_t cut_to_step(const gm_sched *s, const gm_request *r, int32_t n)
 {
     n = min32(n, budget_left(s));
+    n = min32(n, to_next_stop(s, r));
     n = min32(n, s->params.model_len_max - 1 - r->computed);
     return gm_request_clip_rows(r, r->computed, n, rows_left(s));
 }
@@ -260,29 +334,62 @@ static void schedule_running(gm_sched *s)
     }
 }
 
-/* Rule 4, the space test; takes what the chunk needs. */
+/* Rule 4, the space test; takes what the chunk needs beside what the sequence holds already. */
 static bool take_space(gm_sched *s, gm_request *r, int32_t n)
 {
-    int32_t reserve = gm_kv_pages_for(s->kv, s->params.reserve_full_prompt ? r->n_tokens : n);
+    int32_t whole = s->params.reserve_full_prompt ? r->n_tokens : r->computed + n;
+    int32_t reserve = gm_kv_pages_for(s->kv, whole) - r->seq.n_pages;
     int32_t spare = s->step.n_items == 0 ? 0 : s->watermark_pages;
-    if ((int64_t)reserve + spare > gm_kv_pages_free(s->kv)) return false;
-    if (gm_kv_take_slot(s->kv, &r->seq) != GM_OK) return false;
-    if (gm_kv_grow(s->kv, &r->seq, n) != GM_OK) {
-        gm_kv_release(s->kv, &r->seq);
-        return false;
-    }
-    return true;
+    return (int64_t)reserve + spare <= gm_kv_pages_free(s->kv) && gm_kv_take_slot(s->kv, &r->seq) == GM_OK &&
+           gm_kv_grow(s->kv, &r->seq, r->computed + n) == GM_OK;
+}
+
+/* Rule 7: pins what the request goes on from. */
+static void look_up(gm_sched *s, gm_request *r)
+{
+    int32_t n_matched = 0;
+    r->junction = 0;
+    if (!r->tokens || r->prompt_rows) return;
+    r->computed = gm_kv_resume(s->kv, &r->seq, r->salt, r->tokens, r->n_tokens - 1, &n_matched);
+    if (n_matched > r->computed) r->junction = n_matched;
+}
+
+static void count_hits(gm_sched *s, gm_request *r, int32_t n_hit)
+{
+    if (!r->tokens || r->prompt_rows || r->n_preempted || !gm_kv_prefix_caching(s->kv)) return;
+    r->n_cached = n_hit;
+    s->hits.queries += r->n_tokens;
+    s->hits.hits += n_hit;
+    s->hits.recent_queries += r->n_tokens - s->recent[s->recent_at].queries;
+    s->hits.recent_hits += n_hit - s->recent[s->recent_at].hits;
+    s->recent[s->recent_at].queries = r->n_tokens;
+    s->recent[s->recent_at].hits = n_hit;
+    s->recent_at = (s->recent_at + 1) % GM_PREFIX_WINDOW;
+}
+
+/* The chunk an admission would begin with, and its space; 0: not now. */
+static int32_t first_chunk(gm_sched *s, gm_request *r, int32_t cap)
+{
+    int32_t n = min32(r->n_tokens - r->computed, cap);
+    if (!s->params.chunked_prefill && n > budget_left(s)) return 0;
+    n = cut_to_step(s, r, n);
+    return n > 0 && take_space(s, r, n) ? n : 0;
 }
 
 static bool admit(gm_sched *s, gm_request *r, int32_t cap, int64_t now_us)
 {
-    int32_t n = min32(r->n_tokens, cap);
-    if (!s->params.chunked_prefill && n > budget_left(s)) return false;
-    n = cut_to_step(s, r, n);
-    if (n == 0 || !take_space(s, r, n)) return false;
+    r->n_prefill = r->n_tokens;
+    look_up(s, r);
+    int32_t n = first_chunk(s, r, cap);
+    if (n == 0) {
+        gm_kv_release(s->kv, &r->seq);
+        r->computed = 0;
+        return false;
+    }
     dequeue(s, r);
     start_running(s, r);
-    r->n_prefill = r->n_tokens;
+    if (gm_kv_take_load(&r->seq, &s->step.loads[s->step.n_loads])) s->step.n_loads++;
+    count_hits(s, r, r->computed);
     if (r->scheduled_us == 0) r->scheduled_us = now_us;
     gm_step_push(&s->step, r, n);
     return true;
@@ -344,6 +451,11 @@ int32_t gm_sched_waiting(const gm_sched *s)
 int64_t gm_sched_preemptions(const gm_sched *s)
 {
     return s->n_preemptions;
+}
+
+gm_prefix_hits gm_sched_prefix_hits(const gm_sched *s)
+{
+    return s->hits;
 }
 
 gm_request *gm_sched_any(const gm_sched *s)

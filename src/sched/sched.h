@@ -13,7 +13,14 @@
  *    chunked_prefill off its prompt must fit into the rest of the budget.
  * 5. `computed` moves on when the step is planned, not when it has run.
  * 6. The first request of the policy's order always gets on, since all others may be preempted for it and what can
- *    never fit is refused by gm_sched_fits(). So nobody starves, and if nothing moves the step names who is stuck. */
+ *    never fit is refused by gm_sched_fits(). So nobody starves, and if nothing moves the step names who is stuck.
+ * 7. With prefix caching, an admission begins with the longest cached beginning of the request's tokens, at most all
+ *    but one of them, and pins it before it asks for space: what it goes on from is never evicted for it. The full pages
+ *    of a step become known to others when it has run, by gm_sched_commit(), not when it is planned.
+ * 8. A model with state resumes only where a state was kept, and a state exists only where a chunk ends. So chunks of a
+ *    prompt are cut to end on the last page boundary before its last token, on the multiples of snapshot_interval, and
+ *    where cached pages end that have no state; there a state is kept. Past the prompt one snapshot a request moves
+ *    along with the page boundaries, so that a turn, when it ends, leaves its last one. */
 #ifndef GM_SCHED_SCHED_H
 #define GM_SCHED_SCHED_H
 
@@ -31,6 +38,7 @@ typedef struct gm_sched_params {
     bool chunked_prefill;
     bool reserve_full_prompt;
     double watermark; /* [0, 1) */
+    int32_t snapshot_interval; /* tokens, rounded up to pages; 0: off */
     gm_sched_policy policy;
 } gm_sched_params;
 
@@ -50,6 +58,12 @@ void gm_sched_add(gm_sched *s, gm_request *r);
  * without the caller forgetting their item. */
 gm_step *gm_sched_step(gm_sched *s, int64_t now_us);
 
+/* The step has run: what it computed can be reused from now on. Before any append() or remove() of its requests. Adds
+ * the step's saves, to be carried out before the next step. Does nothing without prefix caching. */
+void gm_sched_commit(gm_sched *s);
+/* The saves of the step failed: none of them counts. */
+void gm_sched_drop_saves(gm_sched *s);
+
 /* The step gave the request one more token. */
 void gm_sched_append(gm_sched *s, gm_request *r);
 
@@ -59,6 +73,14 @@ void gm_sched_remove(gm_sched *s, gm_request *r);
 int32_t gm_sched_running(const gm_sched *s);
 int32_t gm_sched_waiting(const gm_sched *s);
 int64_t gm_sched_preemptions(const gm_sched *s);
+
+/* Tokens of first admissions that looked for a cached beginning, and those found; in all, and of the last
+ * GM_PREFIX_WINDOW requests. */
+#define GM_PREFIX_WINDOW 1000
+typedef struct gm_prefix_hits {
+    int64_t queries, hits, recent_queries, recent_hits;
+} gm_prefix_hits;
+gm_prefix_hits gm_sched_prefix_hits(const gm_sched *s);
 /* Any request, for a caller that removes all of them; NULL when there is none. */
 gm_request *gm_sched_any(const gm_sched *s);
 

@@ -25,6 +25,15 @@ typedef struct rig {
                        .chunked_prefill = true,                                                              \
                        .reserve_full_prompt = true})
 
+static rig open_cached(gm_sched_params p, int32_t n_pages, int32_t n_slots)
+{
+    rig g = {0};
+    gm_error err = {0};
+    gm_kv_params kp = {.page_tokens = PAGE, .n_pages = n_pages, .n_slots = n_slots, .prefix_caching = true};
+    if (gm_kv_create(&g.kv, &kp, &err) || gm_sched_create(&g.s, &p, g.kv, &err)) fail_msg("%s", err.message);
+    return g;
+}
+
 static rig open_rig(gm_sched_params p, int32_t n_pages, int32_t n_slots)
 {
     rig g = {0};
@@ -71,9 +80,11 @@ static void step(rig *g)
     check(g);
 }
 
-/* What the engine does after a step: one more token for each that sampled, finished ones leave. */
+/* What the engine does after a step: what it computed becomes known; one more token for each that sampled, finished ones leave. */
 static void deliver(rig *g)
 {
+    gm_sched_commit(g->s);
+    check(g);
     for (int32_t i = 0; i < g->step->n_items; i++) {
         gm_request *r = g->step->items[i].request;
         if (r->prompt_rows) {
@@ -572,7 +583,226 @@ static void nobody_starves(void **state)
     }
 }
 
+/* ---- prefix caching ---- */
+
+static int32_t counting[64]; /* 0, 1, 2, ... */
+
+static void add_tokens(rig *g, gm_request *r, const int32_t *tokens, int32_t n_prompt, int32_t n_out)
+{
+    for (int32_t i = 0; i < 64; i++) counting[i] = i;
+    assert_int_equal(gm_request_init(r, PAGE, n_prompt, n_prompt + n_out, NULL), GM_OK);
+    r->id = ++g->last_id;
+    r->tokens = tokens;
+    gm_sched_add(g->s, r);
+}
+
+static void run_out(rig *g, gm_request *r)
+{
+    while (r->state != GM_REQUEST_DONE) {
+        step(g);
+        deliver(g);
+    }
+}
+
+/* Without state every page boundary will do; all but the last token may be cached. */
+static void goes_on_at_any_page_without_state(void **state)
+{
+    (void)state;
+    rig g = open_cached(PARAMS, 32, 0);
+    gm_request a, b, c;
+    add_tokens(&g, &a, counting, 13, 5);
+    step(&g);
+    expect(&g, 0, &a, 0, 13);
+    deliver(&g);
+    run_out(&g, &a);
+    assert_int_equal(a.n_cached, 0);
+    add_tokens(&g, &b, counting, 13, 2);
+    add_tokens(&g, &c, counting, 12, 2);
+    step(&g);
+    expect(&g, 0, &b, 12, 1);
+    expect(&g, 1, &c, 8, 4);
+    assert_true(g.step->items[0].samples && g.step->items[1].samples);
+    assert_int_equal(b.n_cached, 12);
+    assert_int_equal(c.n_cached, 8);
+    assert_int_equal(g.step->n_loads, 0);
+    gm_prefix_hits h = gm_sched_prefix_hits(g.s);
+    assert_int_equal(h.queries, 38);
+    assert_int_equal(h.hits, 20);
+    assert_int_equal(h.recent_queries, 38);
+    assert_int_equal(h.recent_hits, 20);
+    deliver(&g);
+    assert_memory_equal(b.seq.pages, c.seq.pages, 3 * sizeof(gm_page)); /* what c computed anew was there */
+    drop(&g, &a);
+    drop(&g, &b);
+    drop(&g, &c);
+    close_rig(&g);
+}
+
+/* With state: chunks end where states are kept, and a prompt goes on from there. */
+static void chunks_end_where_states_are_kept(void **state)
+{
+    (void)state;
+    gm_sched_params p = PARAMS;
+    p.batch_tokens_max = 64;
+    p.snapshot_interval = 7; /* means 8 */
+    rig g = open_cached(p, 64, 16);
+    gm_request a, b, c, d, e;
+    add_tokens(&g, &a, counting, 22, 1);
+    static const int32_t begins[] = {0, 8, 16, 20}, lens[] = {8, 8, 4, 2};
+    for (int i = 0; i < 4; i++) {
+        step(&g);
+        expect(&g, 0, &a, begins[i], lens[i]);
+        gm_sched_commit(g.s);
+        assert_int_equal(g.step->n_saves, i < 3);
+        if (i < 3) assert_int_equal(g.step->saves[0].from.id, a.seq.slot.id);
+        for (int32_t k = 0; k < g.step->n_items; k++)
+            if (g.step->items[k].samples) gm_sched_append(g.s, &a);
+        check(&g);
+    }
+    drop(&g, &a);
+    /* the same prompt: only what lies behind its last page */
+    add_tokens(&g, &b, counting, 22, 1);
+    step(&g);
+    expect(&g, 0, &b, 20, 2);
+    assert_int_equal(g.step->n_loads, 1);
+    assert_int_equal(g.step->loads[0].to.id, b.seq.slot.id);
+    deliver(&g);
+    /* it parts from the others in the fourth page: cached pages end at 12, where no state is; one is made there */
+    static int32_t other[22];
+    for (int32_t i = 0; i < 22; i++) other[i] = i < 14 ? i : 60 - i;
+    add_tokens(&g, &c, other, 22, 1);
+    step(&g);
+    expect(&g, 0, &c, 8, 4);
+    deliver(&g);
+    step(&g);
+    expect(&g, 0, &c, 12, 4);
+    deliver(&g);
+    run_out(&g, &c);
+    static int32_t third[22];
+    for (int32_t i = 0; i < 22; i++) third[i] = i < 14 ? i : 40 - i;
+    add_tokens(&g, &d, third, 22, 1);
+    step(&g);
+    expect(&g, 0, &d, 12, 4);
+    deliver(&g);
+    /* rows of prompt log-probabilities come from no cache */
+    assert_int_equal(gm_request_init(&e, PAGE, 22, 23, NULL), GM_OK);
+    e.id = ++g.last_id;
+    e.tokens = counting;
+    e.prompt_rows = true;
+    gm_sched_add(g.s, &e);
+    step(&g);
+    assert_int_equal(e.n_cached, 0);
+    assert_int_equal(e.computed, 8);
+    drop(&g, &b);
+    drop(&g, &c);
+    drop(&g, &d);
+    drop(&g, &e);
+    close_rig(&g);
+}
+
+/* Nobody goes on from pages whose step has not run, nor from those of a step that failed. */
+static void a_step_shares_nothing_until_it_has_run(void **state)
+{
+    (void)state;
+    rig g = open_cached(PARAMS, 32, 0);
+    gm_request a, b, c;
+    add_tokens(&g, &a, counting, 8, 2);
+    add_tokens(&g, &b, counting, 8, 2);
+    step(&g);
+    expect(&g, 0, &a, 0, 8);
+    expect(&g, 1, &b, 0, 8);
+    drop(&g, &a); /* the step failed */
+    drop(&g, &b);
+    add_tokens(&g, &c, counting, 9, 2);
+    step(&g);
+    expect(&g, 0, &c, 0, 9);
+    drop(&g, &c);
+    close_rig(&g);
+}
+
+/* A turn leaves the state at its last page boundary, one slot for all of it; the next one goes on there. */
+static void the_next_turn_goes_on_at_the_end_of_the_last(void **state)
+{
+    (void)state;
+    rig g = open_cached(PARAMS, 64, 10);
+    gm_request a, b, c;
+    add_tokens(&g, &a, counting, 9, 20);
+    run_out(&g, &a); /* 29 tokens, 28 in the cache: boundaries 8 (the prompt's end), then 12 .. 28 */
+    drop(&g, &a);
+    assert_int_equal(gm_kv_cached_get(g.kv).snapshots, 2);
+    add_tokens(&g, &b, counting, 40, 1);
+    step(&g);
+    assert_int_equal(b.n_cached, 28);
+    deliver(&g);
+    run_out(&g, &b);
+    drop(&g, &b);
+    static int32_t without[30];
+    for (int32_t i = 0; i < 30; i++) without[i] = i < 10 ? i : i + 20;
+    add_tokens(&g, &c, without, 30, 1); /* the answer was changed: from the end of the prompt */
+    step(&g);
+    assert_int_equal(c.n_cached, 8);
+    drop(&g, &c);
+    close_rig(&g);
+}
+
+/* A victim's pages stay known until they are taken, so that it goes on where it was. */
+static void a_preempted_request_finds_its_own(void **state)
+{
+    (void)state;
+    for (int slots = 0; slots < 9; slots += 8) {
+        gm_sched_params p = PARAMS;
+        p.batch_tokens_max = 64;
+        rig g = open_cached(p, 7, slots);
+        gm_request a, b;
+        static int32_t other[64];
+        for (int32_t i = 0; i < 64; i++) other[i] = 100 + i;
+        add_tokens(&g, &a, counting, 8, 12);
+        add_tokens(&g, &b, other, 8, 12);
+        while (b.state != GM_REQUEST_PREEMPTED) {
+            step(&g);
+            deliver(&g);
+        }
+        int32_t had = b.n_tokens;
+        while (b.state == GM_REQUEST_PREEMPTED) {
+            step(&g);
+            if (b.state == GM_REQUEST_PREEMPTED) deliver(&g);
+        }
+        assert_true(b.computed > 0 && b.n_tokens == had);
+        /* the end of what it had was taken, and with it the snapshot there; that of its prompt is left */
+        assert_true(g.step->items[0].begin.tok >= (slots ? 4 : 8));
+        deliver(&g);
+        assert_int_equal(b.n_cached, 0);
+        run_out(&g, &b);
+        assert_int_equal(b.n_tokens, 20);
+        drop(&g, &a);
+        drop(&g, &b);
+        close_rig(&g);
+    }
+}
+
+static void failed_saves_are_dropped(void **state)
+{
+    (void)state;
+    rig g = open_cached(PARAMS, 16, 4);
+    gm_request a, b;
+    add_tokens(&g, &a, counting, 10, 4);
+    step(&g);
+    expect(&g, 0, &a, 0, 8);
+    gm_sched_commit(g.s);
+    assert_int_equal(g.step->n_saves, 1);
+    gm_sched_drop_saves(g.s);
+    check(&g);
+    drop(&g, &a);
+    add_tokens(&g, &b, counting, 10, 4);
+    step(&g);
+    assert_int_equal(b.n_cached, 0);
+    expect(&g, 0, &b, 0, 8);
+    drop(&g, &b);
+    close_rig(&g);
+}
+
 typedef struct slot_of_load {
+    int32_t tokens[64];
     gm_request r;
     bool used;
 } slot_of_load;
@@ -587,6 +817,9 @@ static void add_random(rig *g, slot_of_load *l, gm_rng *rng, const gm_sched_para
     l->r.arrived_us = (int64_t)gm_rng_below(rng, 1000);
     l->r.priority = (int64_t)gm_rng_below(rng, 3);
     l->r.prompt_rows = gm_rng_below(rng, 5) == 0;
+    for (int32_t i = 0; i < 64; i++) l->tokens[i] = gm_rng_below(rng, 12) == 0;
+    if (gm_rng_below(rng, 8)) l->r.tokens = l->tokens;
+    if (gm_rng_below(rng, 6) == 0) l->r.salt = gm_prefix_salt_of("other", 5);
     gm_sched_add(g->s, &l->r);
     l->used = true;
 }
@@ -597,7 +830,7 @@ static void release(rig *g, slot_of_load *l)
     l->used = false;
 }
 
-static void random_load(uint64_t seed, int n_ops)
+static void random_load(uint64_t seed, int n_ops, bool cached)
 {
     enum { N = 12 };
     gm_rng rng;
@@ -612,7 +845,8 @@ static void random_load(uint64_t seed, int n_ops)
     p.reserve_full_prompt = gm_rng_below(&rng, 2);
     p.watermark = gm_rng_below(&rng, 2) ? 0.2 : 0;
     p.policy = gm_rng_below(&rng, 2) ? GM_POLICY_PRIORITY : GM_POLICY_FCFS;
-    rig g = open_rig(p, n_pages, n_slots);
+    p.snapshot_interval = cached ? (int32_t)gm_rng_below(&rng, 20) : 0;
+    rig g = cached ? open_cached(p, n_pages, n_slots) : open_rig(p, n_pages, n_slots);
     slot_of_load load[N] = {0};
     int idle = 0;
     for (int op = 0; op < n_ops; op++) {
@@ -625,7 +859,18 @@ static void random_load(uint64_t seed, int n_ops)
         bool known = gm_sched_running(g.s) + gm_sched_waiting(g.s) > 0;
         idle = known && g.step->n_items == 0 ? idle + 1 : 0;
         assert_true(idle < 2); /* a step may only preempt; two in a row may not */
+        if (gm_rng_below(&rng, 10) == 0) { /* the step fails: its requests go, and none of it becomes known */
+            for (int i = 0; i < N; i++)
+                for (int32_t k = 0; k < g.step->n_items && load[i].used; k++)
+                    if (g.step->items[k].request == &load[i].r) release(&g, &load[i]);
+            gm_step_clear(g.step);
+        }
         deliver(&g);
+        if (gm_rng_below(&rng, 20) == 0) {
+            gm_sched_drop_saves(g.s);
+            check(&g);
+        }
+        if (gm_rng_below(&rng, 100) == 0) (void)gm_kv_reset_prefix(g.kv);
         for (int i = 0; i < N; i++)
             if (load[i].used && load[i].r.state == GM_REQUEST_DONE) release(&g, &load[i]);
     }
@@ -637,7 +882,8 @@ static void random_load(uint64_t seed, int n_ops)
 static void random_operations(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 200; seed++) random_load(seed, 500);
+    for (uint64_t seed = 0; seed < 200; seed++) random_load(seed, 500, false);
+    for (uint64_t seed = 0; seed < 300; seed++) random_load(seed, 500, true);
 }
 
 static void creation_reports(void **state)
@@ -695,6 +941,12 @@ int main(void)
         cmocka_unit_test(prompt_rows_are_bounded),
         cmocka_unit_test(prompt_behind_decodes_finishes),
         cmocka_unit_test(nobody_starves),
+        cmocka_unit_test(goes_on_at_any_page_without_state),
+        cmocka_unit_test(chunks_end_where_states_are_kept),
+        cmocka_unit_test(a_step_shares_nothing_until_it_has_run),
+        cmocka_unit_test(the_next_turn_goes_on_at_the_end_of_the_last),
+        cmocka_unit_test(a_preempted_request_finds_its_own),
+        cmocka_unit_test(failed_saves_are_dropped),
         cmocka_unit_test(random_operations),
         cmocka_unit_test(creation_reports),
     };

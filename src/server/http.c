@@ -22,16 +22,7 @@
 #define PREPARE_MAX 8192
 #define DRAIN_FACTOR 4 /* so many times the limit of a refused body is read, so that its sender sees the answer */
 
-typedef enum route_kind { R_HEALTH, R_VERSION, R_MODELS, R_LOAD, R_METRICS, R_WORK } route_kind;
 enum { M_GET = 1, M_POST = 2 };
-typedef struct gm_route {
-    const char *path;
-    int methods;
-    route_kind kind;
-    gm_api_kind api;
-    bool open;      /* no key needed */
-    bool unmetered; /* left out of http_* */
-} gm_route;
 
 static const gm_route routes[] = {
     {"/health", M_GET, R_HEALTH, 0, true, true},
@@ -44,6 +35,7 @@ static const gm_route routes[] = {
     {"/v1/completions", M_POST, R_WORK, GM_API_COMPLETION, false, false},
     {"/tokenize", M_POST, R_WORK, GM_API_TOKENIZE, false, false},
     {"/detokenize", M_POST, R_WORK, GM_API_DETOKENIZE, false, false},
+    {"/reset_prefix_cache", M_POST, R_RESET, 0, false, false},
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 
@@ -561,6 +553,7 @@ void gm_server_put_metrics(gm_server *s, gm_str *out)
                             .cache_tokens = s->p.cache_tokens,
                             .cache_concurrency = s->p.cache_concurrency,
                             .cache_dtype = s->cache_dtype,
+                            .prefix_caching = s->p.prefix_caching,
                             .started_s = (double)s->started_s};
     gm_metrics_put(&s->metrics, st, &info, out);
     gm_free(st);
@@ -582,7 +575,8 @@ static enum MHD_Result answer_now(gm_job *j, struct MHD_Connection *c)
     case R_METRICS:
         gm_server_put_metrics(s, &out);
         return send_body(j, c, 200, &out, "text/plain; version=1.0.0; charset=utf-8");
-    case R_WORK: break;
+    case R_WORK:
+    case R_RESET: break;
     }
     return send_body(j, c, 200, &out, "application/json");
 }
@@ -741,8 +735,8 @@ static enum MHD_Result dispatch(gm_job *j, struct MHD_Connection *c)
     gm_api_error e;
     gm_str out = {0};
     if (j->deny || j->too_large) return send_denial(j, c);
-    if (j->route->kind != R_WORK) return answer_now(j, c);
-    if (!j->json_type) {
+    if (j->route->kind != R_WORK && j->route->kind != R_RESET) return answer_now(j, c);
+    if (!j->json_type && j->route->kind == R_WORK) {
         gm_api_invalid(&e, "body", "value_error", "Unsupported Media Type: Only \\'application/json\\' is allowed");
         gm_api_error_put(&e, &out);
         return send_body(j, c, 400, &out, "application/json");

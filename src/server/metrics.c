@@ -187,6 +187,8 @@ static void put_engine(writer *w, const gm_metrics *m, const gm_engine_stats *s)
           s->pages_total ? (double)s->pages_used / s->pages_total : 0);
     gauge(w, "glimmer:state_slots_usage_perc", "State slots in use. 1 means 100 percent usage.",
           s->slots_total ? (double)s->slots_used / s->slots_total : 0);
+    gauge(w, "glimmer:prefix_cache_pages", "Pages that are cached and held by no request.", s->pages_cached);
+    gauge(w, "glimmer:state_snapshots", "Recurrent states kept for resumption.", s->snapshots);
     head(w, "vllm:engine_sleep_state", "gauge", "Engine sleep state.");
     line(w, "vllm:engine_sleep_state", "sleep_state=\"awake\"", 1);
     line(w, "vllm:engine_sleep_state", "sleep_state=\"weights_offloaded\"", 0);
@@ -195,13 +197,16 @@ static void put_engine(writer *w, const gm_metrics *m, const gm_engine_stats *s)
     counter(w, "vllm:num_preemptions", "Cumulative number of preemptions.", (double)s->preemptions);
     counter(w, "vllm:prompt_tokens", "Number of prefill tokens processed.", (double)s->prompt_tokens);
     head(w, "vllm:prompt_tokens_by_source_total", "counter", "Number of prompt tokens by source.");
-    line(w, "vllm:prompt_tokens_by_source_total", "source=\"local_compute\"", (double)(s->prompt_tokens - m->cached_tokens));
-    line(w, "vllm:prompt_tokens_by_source_total", "source=\"local_cache_hit\"", (double)m->cached_tokens);
+    line(w, "vllm:prompt_tokens_by_source_total", "source=\"local_compute\"", (double)(s->prompt_tokens - s->cached_prompt_tokens));
+    line(w, "vllm:prompt_tokens_by_source_total", "source=\"local_cache_hit\"", (double)s->cached_prompt_tokens);
     line(w, "vllm:prompt_tokens_by_source_total", "source=\"external_kv_transfer\"", 0);
-    counter(w, "vllm:prompt_tokens_cached", "Number of cached prompt tokens.", (double)m->cached_tokens);
+    counter(w, "vllm:prompt_tokens_cached", "Number of cached prompt tokens.", (double)s->cached_prompt_tokens);
     counter(w, "vllm:generation_tokens", "Number of generation tokens processed.", (double)s->generation_tokens);
-    counter(w, "vllm:prefix_cache_queries", "Prefix cache queries, in tokens.", 0);
-    counter(w, "vllm:prefix_cache_hits", "Prefix cache hits, in tokens.", (double)m->cached_tokens);
+    counter(w, "vllm:prefix_cache_queries", "Prefix cache queries, in tokens.", (double)s->prefix.queries);
+    counter(w, "vllm:prefix_cache_hits", "Prefix cache hits, in tokens.", (double)s->prefix.hits);
+    counter(w, "glimmer:prefix_cache_evicted_pages", "Cached pages whose space was taken.", (double)s->pages_evicted);
+    counter(w, "glimmer:state_snapshots_taken", "Recurrent states kept.", (double)s->snapshots_taken);
+    counter(w, "glimmer:state_snapshots_evicted", "Recurrent states given up for others.", (double)s->snapshots_evicted);
 
     head(w, "vllm:request_success_total", "counter", "Count of finished requests.");
     static const char *const names[] = {[GM_FINISH_STOP] = "stop",
@@ -320,10 +325,10 @@ void gm_metrics_put(gm_metrics *m, const gm_engine_stats *s, const gm_metrics_in
     put_engine(&w, m, s);
     head(&w, "vllm:cache_config_info", "gauge", "Information of the LLMEngine CacheConfig");
     gm_str_printf(out,
-                  "vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"%s\",enable_prefix_caching=\"False\",engine=\"0\","
+                  "vllm:cache_config_info{block_size=\"%d\",cache_dtype=\"%s\",enable_prefix_caching=\"%s\",engine=\"0\","
                   "gpu_memory_utilization=\"0.92\",kv_cache_max_concurrency=\"%.2f\",kv_cache_size_tokens=\"%lld\","
                   "num_gpu_blocks=\"%d\"} 1.0\n",
-                  (int)info->page_tokens, info->cache_dtype ? info->cache_dtype : "auto", info->cache_concurrency,
+                  (int)info->page_tokens, info->cache_dtype ? info->cache_dtype : "auto", info->prefix_caching ? "True" : "False", info->cache_concurrency,
                   (long long)info->cache_tokens, (int)info->n_pages);
     put_histograms(&w, m, s);
     put_http(&w, m);

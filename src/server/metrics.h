@@ -22,7 +22,6 @@ typedef struct gm_metrics {
     pthread_mutex_t lock;
     gm_histogram ttft, params_n, max_generation;
     int64_t stop_strings; /* engine requests that a stop string ended; the engine counts them as aborted */
-    int64_t cached_tokens;
     gm_http_series http[GM_HTTP_HANDLERS_MAX];
     int n_http;
 } gm_metrics;
@@ -41,6 +40,7 @@ typedef struct gm_metrics_info {
     int64_t cache_tokens;
     double cache_concurrency;
     const char *cache_dtype;
+    bool prefix_caching;
     double started_s;
 } gm_metrics_info;
 void gm_metrics_put(gm_metrics *m, const gm_engine_stats *s, const gm_metrics_info *info, gm_str *out);

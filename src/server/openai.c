@@ -641,6 +641,7 @@ static gm_status read_generation(gm_api_request *r, const gm_api_rules *rules, g
     const json_t *salt = get(r, "cache_salt");
     if (salt && (!json_string_length(salt) || json_string_length(salt) > 1024))
         return gm_api_fail(err, 400, "cache_salt", "cache_salt must have 1 to 1024 characters.");
+    r->cache_salt = json_string_value(salt);
     if (side && strcmp(side, "left") && strcmp(side, "right"))
         return gm_api_fail(err, 400, "truncation_side", "truncation_side must be left or right.");
     r->truncate_right = side && !strcmp(side, "right");

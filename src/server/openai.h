@@ -114,6 +114,7 @@ typedef struct gm_api_request {
     const json_t *tokens;
     bool return_token_strs;
 
+    const char *cache_salt; /* NULL: none */
     const char *request_id; /* NULL: none, or too long to be used as a label */
 } gm_api_request;
 

@@ -316,6 +316,7 @@ static gm_status submit_choice(gm_job *j, int32_t i, const gm_sampling *base, gm
                    .sampling = *base,
                    .priority = j->has_header_priority ? j->header_priority : j->req.priority,
                    .arrived_us = j->arrived_us,
+                   .cache_salt = j->req.cache_salt,
                    .sink = {gm_job_sink, c}};
     s.sampling.max_tokens = output_limit(j, s.n_prompt);
     if (s.sampling.min_tokens > s.sampling.max_tokens) s.sampling.min_tokens = s.sampling.max_tokens;
@@ -427,8 +428,22 @@ static gm_status prepare(gm_job *j, gm_api_error *e)
     return GM_OK;
 }
 
+/* Waits for the engine to come between two steps. */
+static void answer_reset(gm_job *j)
+{
+    enum { RESET_WAIT_S = 10 };
+    gm_str out = {0};
+    bool ok = gm_engine_reset_prefix_cache(j->srv->p.engine, RESET_WAIT_S);
+    gm_str_puts(&out, ok ? "{\"success\":true}" : "{\"success\":false}");
+    gm_job_answer(j, 200, &out);
+}
+
 void gm_job_prepare(gm_job *j)
 {
     gm_api_error e = {.status = 500, .type = "InternalServerError"};
+    if (j->route->kind == R_RESET) {
+        answer_reset(j);
+        return;
+    }
     if (prepare(j, &e)) gm_job_answer_error(j, &e);
 }

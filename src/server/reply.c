@@ -910,7 +910,6 @@ static void account(gm_job *j, const gm_job_event *e)
     gm_metrics *m = &j->srv->metrics;
     if (e->kind != GM_EVENT_FINISH) return;
     if (j->choices[e->choice].stop_text && e->finish == GM_FINISH_ABORT) gm_metrics_add(m, &m->stop_strings, 1);
-    if (e->n_cached > 0) gm_metrics_add(m, &m->cached_tokens, e->n_cached);
 }
 
 static void handle(gm_job *j, gm_job_event *list, bool gone)

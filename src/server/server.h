@@ -45,6 +45,7 @@ typedef struct gm_server_params {
     int64_t cache_tokens;
     double cache_concurrency;
     const char *cache_dtype;
+    bool prefix_caching;
 } gm_server_params;
 
 /* A bound, listening TCP socket; host NULL: all addresses; port 0: *port_out says which the system chose. */

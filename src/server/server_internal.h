@@ -23,6 +23,16 @@
 
 typedef struct gm_job gm_job;
 
+typedef enum gm_route_kind { R_HEALTH, R_VERSION, R_MODELS, R_LOAD, R_METRICS, R_WORK, R_RESET } gm_route_kind;
+typedef struct gm_route {
+    const char *path;
+    int methods;
+    gm_route_kind kind;
+    gm_api_kind api;
+    bool open;      /* no key needed */
+    bool unmetered; /* left out of http_* */
+} gm_route;
+
 /* A copy of an engine event. */
 typedef struct gm_job_event {
     struct gm_job_event *next;
@@ -91,7 +101,7 @@ struct gm_job {
     gm_job *next, *prev; /* list of the server */
 
     /* network thread */
-    const struct gm_route *route; /* NULL: none */
+    const gm_route *route; /* NULL: none */
     gm_api_kind route_api;
     char method[8];
     char path[64]; /* for the log */
