@@ -594,7 +594,7 @@ void gm_settings_fini(gm_settings *s)
 
 void gm_opts_usage(gm_str *out, gm_opt_command command)
 {
-    gm_str_printf(out, "usage: glimmer %s%s [--flag VALUE ...]   (--help, --help=GROUP, --help=WORD, --help=all)\n",
+    gm_str_printf(out, "usage: glimmer %s%s [--flag VALUE ...]   (--help, --help=GROUP, --help=WORD; --help=all: ignored ones too)\n",
                   command_name(command), command == GM_OPT_BENCH ? "" : " MODEL");
 }
 
@@ -652,10 +652,8 @@ void gm_opts_help(gm_str *out, gm_opt_command command, const char *filter)
             if (filter && !row_matches(r, filter)) continue;
             if (!head) gm_str_printf(out, "\n%s: %s\n", group_names[g][0], group_names[g][1]);
             head = true;
-            if (filter) put_row(out, r);
-            else gm_str_printf(out, "  --%s", r->flag);
+            put_row(out, r);
         }
-        if (head && !filter) gm_str_putc(out, '\n');
     }
     if (filter && (!strcasecmp(filter, "all") || !strcasecmp(filter, "ignored"))) {
         gm_str_puts(out, "\naccepted, without effect (they choose a GPU library or a process layout):\n");

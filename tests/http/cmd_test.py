@@ -49,9 +49,10 @@ r = run("fly")
 check(r.returncode == 2 and "'fly' is not a command" in r.stderr, "unknown command: status 2")
 
 r = run("serve", "--help")
-check(r.returncode == 0 and all(g in r.stdout for g in ("model:", "device:", "scheduler:", "cache:", "frontend:")) and "--max-num-seqs" in r.stdout, "--help shows groups")
+check(r.returncode == 0 and all(g in r.stdout for g in ("model:", "device:", "scheduler:", "cache:", "frontend:")) and "--max-num-seqs" in r.stdout
+      and "tokens" in r.stdout and "[20]" in r.stdout, "--help shows groups, and each flag with unit and default")
 r = run("serve", "--help=all")
-check("tokens" in r.stdout and "[20]" in r.stdout and "--[no-]enable-chunked-prefill" in r.stdout, "--help=all shows units and defaults")
+check("[20]" in r.stdout and "--[no-]enable-chunked-prefill" in r.stdout and "--distributed-executor-backend" in r.stdout, "--help=all names the ignored ones too")
 r = run("serve", "--help=scheduler")
 check("--max-num-seqs" in r.stdout and "--port" not in r.stdout, "--help=GROUP")
 r = run("serve", "--help=logprobs")
