@@ -295,7 +295,7 @@ static void every_resume_point(void **state)
 {
     (void)state;
     resumes_at_every_point(GLM53, 1, 256);
-    resumes_at_every_point(GLM52, 1, 256);
+    resumes_at_every_point(GLM52, 3, 256);
     resumes_at_every_point(TINY, 20, 256);
 }
 
@@ -362,7 +362,7 @@ static void two_sessions_alternate(void **state)
             if (i) memcpy(prompt[1], prompt[0], 70 * sizeof **prompt); /* one page in common, and a piece */
             ask(&cold, &want[i], prompt[i], 150, 4);
         }
-        for (int turn = 0; turn < (k == 0 ? 40 : 200); turn++) {
+        for (int turn = 0; turn < (k == 0 ? 20 : 200); turn++) {
             ask(&warm, &a, prompt[turn & 1], 150, 4);
             same(&a, &want[turn & 1], 4);
             assert_true(turn < 4 || a.n_cached == 128);
