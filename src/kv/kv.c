@@ -350,7 +350,8 @@ int32_t gm_kv_slots_free(const gm_kv *kv)
 
 static gm_status count_seq(gm_kv *kv, const gm_kv_seq *seq, int32_t *n_slots_held, gm_error *err)
 {
-    if (!seq->listed || seq->n_pages > seq->cap_pages || seq->n_shared > seq->n_pages) return gm_fail(err, GM_EINTERNAL, "a broken sequence");
+    if (!seq->listed || seq->n_pages > seq->cap_pages || seq->n_shared > seq->n_pages)
+        return gm_fail(err, GM_EINTERNAL, "a broken sequence");
     for (int32_t i = 0; i < seq->n_pages; i++) {
         int32_t id = seq->pages[i].id;
         if (id < 0 || id >= gm_page_pool_total(kv->pages))
@@ -377,7 +378,8 @@ static gm_status check_page(const gm_kv *kv, gm_page page, gm_error *err)
     int32_t refs = gm_page_pool_refs(kv->pages, page), held = kv->seen[page.id];
     bool cached = kv->tree && gm_prefix_tree_has(kv->tree, page);
     if (refs != held + cached)
-        return gm_fail(err, GM_EINTERNAL, "page %d: count %d, held %d times%s", page.id, refs, held, cached ? ", cached" : "");
+        return gm_fail(err, GM_EINTERNAL, "page %d: count %d, held %d times%s", page.id, refs, held,
+                       cached ? ", cached" : "");
     if (cached && gm_prefix_tree_held(kv->tree, page) != (held > 0))
         return gm_fail(err, GM_EINTERNAL, "page %d: held %d times, and the tree does not think so", page.id, held);
     return GM_OK;

@@ -50,7 +50,8 @@ static size_t key_bytes(const gm_prefix_tree *t)
     return sizeof(XXH128_hash_t) + (size_t)t->page_tokens * sizeof(int32_t);
 }
 
-gm_status gm_prefix_tree_create(gm_prefix_tree **out, int32_t n_pages, int32_t page_tokens, int32_t n_slots, gm_error *err)
+gm_status gm_prefix_tree_create(gm_prefix_tree **out, int32_t n_pages, int32_t page_tokens, int32_t n_slots,
+                                gm_error *err)
 {
     GM_ASSERT(n_pages >= 1 && page_tokens >= 1 && n_slots >= 0);
     gm_prefix_tree *t = gm_try_alloc(1, sizeof *t);
@@ -109,7 +110,8 @@ static int32_t *tokens_of(const gm_prefix_tree *t, int32_t page)
     return t->tokens + (int64_t)page * t->page_tokens;
 }
 
-static XXH128_hash_t hash_page(const gm_prefix_tree *t, gm_page parent, gm_prefix_salt salt, const int32_t *tokens)
+static XXH128_hash_t hash_page(const gm_prefix_tree *t, gm_page parent, gm_prefix_salt salt,
+                               const int32_t *tokens)
 {
     XXH128_hash_t from = {salt.lo, salt.hi};
     if (parent.id >= 0) from = node_of(t, parent)->hash;
@@ -205,7 +207,8 @@ static void heap_update(gm_prefix_tree *t, int32_t id)
 
 /* ---- nodes ---- */
 
-void gm_prefix_tree_insert(gm_prefix_tree *t, gm_page page, gm_page parent, gm_prefix_salt salt, const int32_t *tokens)
+void gm_prefix_tree_insert(gm_prefix_tree *t, gm_page page, gm_page parent, gm_prefix_salt salt,
+                           const int32_t *tokens)
 {
     GM_ASSERT(!gm_prefix_tree_has(t, page));
     node *n = &t->nodes[page.id];
@@ -318,7 +321,8 @@ gm_slot gm_prefix_tree_drop_snapshot(gm_prefix_tree *t, gm_page page)
     int32_t slot = n->slot;
     GM_ASSERT(slot != NONE);
     for (int32_t i = 0; i < t->n_slots; i++)
-        if (t->snapshots[i].page != NONE && t->snapshots[i].prev == page.id) t->snapshots[i].prev = t->snapshots[slot].prev;
+        if (t->snapshots[i].page != NONE && t->snapshots[i].prev == page.id)
+            t->snapshots[i].prev = t->snapshots[slot].prev;
     t->snapshots[slot].page = NONE;
     n->slot = NONE;
     n->moving = false;
@@ -426,7 +430,8 @@ static gm_status check_leaf(const gm_prefix_tree *t, int32_t id, gm_error *err)
 {
     const node *n = &t->nodes[id];
     if (t->scratch[id] != n->n_children)
-        return gm_fail(err, GM_EINTERNAL, "node %d: %d children, %d counted", id, t->scratch[id], n->n_children);
+        return gm_fail(err, GM_EINTERNAL, "node %d: %d children, %d counted", id, t->scratch[id],
+                       n->n_children);
     bool in = !n->held && n->n_children == 0;
     if (in != (n->heap_idx != NONE) || (in && (n->heap_idx >= t->n_heap || t->heap[n->heap_idx] != id)))
         return gm_fail(err, GM_EINTERNAL, "node %d: place %d among the evictable leaves", id, n->heap_idx);
@@ -443,7 +448,8 @@ static gm_status check_snapshots(const gm_prefix_tree *t, gm_error *err)
         if (s->page == NONE) continue;
         n++;
         if (!t->nodes[s->page].used || t->nodes[s->page].slot != i)
-            return gm_fail(err, GM_EINTERNAL, "slot %d: snapshot of page %d, which does not know it", i, s->page);
+            return gm_fail(err, GM_EINTERNAL, "slot %d: snapshot of page %d, which does not know it", i,
+                           s->page);
         if (s->prev != snapshot_above(t, s->page))
             return gm_fail(err, GM_EINTERNAL, "slot %d: the snapshot above it is not of page %d", i, s->prev);
     }
@@ -469,7 +475,8 @@ gm_status gm_prefix_tree_check(gm_prefix_tree *t, gm_error *err)
         if ((st = check_leaf(t, id, err))) return st;
     }
     if (n_nodes != t->n_nodes || n_evictable != t->n_evictable || n_leaves != t->n_heap)
-        return gm_fail(err, GM_EINTERNAL, "prefix tree: %d nodes, %d evictable, %d leaves; counted %d, %d, %d", n_nodes,
+        return gm_fail(err, GM_EINTERNAL,
+                       "prefix tree: %d nodes, %d evictable, %d leaves; counted %d, %d, %d", n_nodes,
                        n_evictable, n_leaves, t->n_nodes, t->n_evictable, t->n_heap);
     return check_snapshots(t, err);
 }

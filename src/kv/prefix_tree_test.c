@@ -65,7 +65,8 @@ static void leaves_go_in_order_of_age(void **state)
 {
     (void)state;
     gm_prefix_tree *t = make(0);
-    gm_page a = add(t, 0, GM_PAGE_NONE, 1), b = add(t, 1, a, 2), c = add(t, 2, b, 3), d = add(t, 3, b, 4), e = add(t, 4, a, 5);
+    gm_page a = add(t, 0, GM_PAGE_NONE, 1), b = add(t, 1, a, 2), c = add(t, 2, b, 3), d = add(t, 3, b, 4),
+            e = add(t, 4, a, 5);
     assert_int_equal(gm_prefix_tree_victim(t).id, -1);
     gm_prefix_tree_let_go(t, e);
     gm_prefix_tree_let_go(t, c);
@@ -109,7 +110,8 @@ static void leaves_without_state_go_first(void **state)
     gm_prefix_tree_destroy(t);
 }
 
-/* Six pages in a row: a snapshot is worth the tokens since the one before it, also after that one has gone. */
+/* Six pages in a row: a snapshot is worth the tokens since the one before it, also after that one has gone.
+ */
 static void snapshots_are_ranked_by_value_and_age(void **state)
 {
     (void)state;
@@ -166,8 +168,10 @@ static void creation_reports(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(content_tells_pages_apart),     cmocka_unit_test(leaves_go_in_order_of_age),
-        cmocka_unit_test(leaves_without_state_go_first), cmocka_unit_test(snapshots_are_ranked_by_value_and_age),
+        cmocka_unit_test(content_tells_pages_apart),
+        cmocka_unit_test(leaves_go_in_order_of_age),
+        cmocka_unit_test(leaves_without_state_go_first),
+        cmocka_unit_test(snapshots_are_ranked_by_value_and_age),
         cmocka_unit_test(creation_reports),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
