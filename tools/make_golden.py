@@ -33,7 +33,6 @@ CASES = {
     "glm53-pool2": (FLASH, dict(index_kpool=2, n_routed_experts=10, n_group=5, topk_group=2, num_experts_per_tok=3, norm_topk_prob=False)),
     "glm53-pool8": (FLASH, dict(index_kpool=8, index_topk=24, hc_mult=3, hc_sinkhorn_iters=5, linear_conv_kernel_dim=3)),
     "glm53-no-tail": (FLASH, dict(index_kpool_always_select_tail=False)),
-    "glm52-odd": (DSA, {}),
     "glm52-groups": (DSA, dict(n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, norm_topk_prob=False, n_shared_experts=2)),
 }
 LENGTHS = [1, 2, 5, 33, 150]

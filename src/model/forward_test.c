@@ -19,7 +19,7 @@
 enum { VOCAB = 320, SEQS = 8, POSITIONS = 512, BATCH = 2048 };
 static const char *const goldens[] = {"golden/glm52-a",   "golden/glm52-fp8",    "golden/glm52-shared-index", "golden/glm53-a",
                                       "golden/glm53-fp8", "golden/glm53-groups", "golden/glm53-shared-index"};
-static const char *const shapes[] = {"golden_shapes/glm52-odd",   "golden_shapes/glm52-groups", "golden_shapes/glm53-pool1",
+static const char *const shapes[] = {"golden_shapes/glm52-groups", "golden_shapes/glm53-pool1",
                                      "golden_shapes/glm53-pool2",  "golden_shapes/glm53-pool8",
                                      "golden_shapes/glm53-no-tail"};
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
