@@ -10,5 +10,5 @@ tools/opbench.sh "$build"
 echo
 "$build/benchmarks/forward_bench" models/tiny-glm-5.3-flash
 "$build/benchmarks/forward_bench" models/tiny-glm-5.3-flash --kv fp8
-"$build/benchmarks/forward_bench" bench/configs/glm-5.3-flash-cut --dummy
+"$build/benchmarks/forward_bench" bench/configs/glm-5.3-flash-cut --dummy --context 128 --seqs 8
 "$build/benchmarks/tokenizer_bench" models/tiny-glm-5.3-flash 2>/dev/null || true
