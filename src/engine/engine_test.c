@@ -719,7 +719,6 @@ static void cancel_abandons_the_step(void **state)
     }
     gm_engine_stats st = {0};
     while (st.step_begun_us == 0) gm_engine_stats_get(r.e, &st);
-    gm_scripted_set_step_us(r.s, 0);
     int64_t begin_us = gm_now_us();
     gm_engine_cancel(r.e, ids[1]); /* in the step or still queued: gone before the step that holds the first can end */
     gm_engine_cancel(r.e, ids[0]);
@@ -729,6 +728,7 @@ static void cancel_abandons_the_step(void **state)
         assert_int_equal(c[i].n, 0);
     }
     assert_true(gm_now_us() - begin_us < 30 * 1000000LL); /* not the minute */
+    gm_scripted_set_step_us(r.s, 0);
     submit(&r, &other, 1, 4, greedy(5));
     client_wait(&other);
     assert_int_equal(other.end.finish, GM_FINISH_LENGTH);
