@@ -18,6 +18,13 @@
 #include "model/model_internal.h"
 
 enum { OUT_MAX = 256, SLOTS_MAX = 64 };
+
+/* rounds of a test that repeats itself: all, or a tenth where each is slow */
+#ifdef GM_SHORT_TESTS
+enum { TENTH = 10, TURNS_TINY = 6, CROWDS = 1 };
+#else
+enum { TENTH = 1, TURNS_TINY = 20, CROWDS = 4 };
+#endif
 #define TINY GM_MODELS "/tiny-glm-5.3-flash"
 #define GLM53 GM_FIXTURES "/golden/glm53-a"
 #define GLM52 GM_FIXTURES "/golden/glm52-a"
@@ -273,7 +280,7 @@ static void resumes_at_every_point(const char *path, int step, int32_t chunk)
     made_up(&warm, prompt, 130, 3);
     ask(&warm, &a, prompt, 130, 2);
     assert_int_equal(a.n_cached, 0);
-    for (int32_t n = 1; n <= 130; n += n % 64 > 61 || n % 64 < 3 ? 1 : step) {
+    for (int32_t n = 1; n <= 130; n += n % 64 > 61 || n % 64 < 3 ? 1 : step * TENTH) {
         ask(&warm, &a, prompt, n, 3);
         ask(&cold, &b, prompt, n, 3);
         same(&a, &b, 3);
@@ -362,7 +369,7 @@ static void two_sessions_alternate(void **state)
             if (i) memcpy(prompt[1], prompt[0], 70 * sizeof **prompt); /* one page in common, and a piece */
             ask(&cold, &want[i], prompt[i], 150, 4);
         }
-        for (int turn = 0; turn < (k == 0 ? 20 : 200); turn++) {
+        for (int turn = 0; turn < (k == 0 ? TURNS_TINY : 200 / TENTH); turn++) {
             ask(&warm, &a, prompt[turn & 1], 150, 4);
             same(&a, &want[turn & 1], 4);
             assert_true(turn < 4 || a.n_cached == 128);
@@ -389,7 +396,7 @@ static void three_sessions_in_eight_pages(void **state)
         start(&cold, &c);
         int32_t session[3][400], n[3] = {0};
         int64_t cached = 0;
-        for (int turn = 0; turn < 200; turn++) {
+        for (int turn = 0; turn < 200 / TENTH; turn++) {
             int i = turn % 3;
             if (n[i] + 60 > 300) n[i] = 0;
             if (n[i] == 0)
@@ -459,7 +466,7 @@ static void a_crowd_under_pressure(void **state)
         static int32_t prompt[N][256];
         gm_rng rng;
         gm_rng_init(&rng, (uint64_t)k);
-        for (int round = 0; round < 4; round++) {
+        for (int round = 0; round < CROWDS; round++) {
             int32_t n[N], n_out[N];
             for (int i = 0; i < N; i++) {
                 made_up(&warm, prompt[i], 256,
