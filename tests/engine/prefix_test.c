@@ -280,7 +280,7 @@ static void resumes_at_every_point(const char *path, int step, int32_t chunk)
     made_up(&warm, prompt, 130, 3);
     ask(&warm, &a, prompt, 130, 2);
     assert_int_equal(a.n_cached, 0);
-    for (int32_t n = 1; n <= 130; n += n % 64 > 61 || n % 64 < 3 ? 1 : step * TENTH) {
+    for (int32_t n = 1; n <= 130; n += n % 64 > 61 || n % 64 < 3 ? 1 : step * TENTH < 30 ? step * TENTH : 30) {
         ask(&warm, &a, prompt, n, 3);
         ask(&cold, &b, prompt, n, 3);
         same(&a, &b, 3);
