@@ -43,7 +43,7 @@ asan tsan:
 fuzz:
 	@tools/install-deps.sh --ci
 	@cmake --preset fuzz >/dev/null
-	@cmake --build build-fuzz --parallel $(JOBS)
+	@cmake --build build-fuzz --target fuzzers --parallel $(JOBS)
 	@tools/fuzz.sh build-fuzz $(FUZZ_SECONDS)
 
 format:

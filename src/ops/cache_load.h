@@ -32,7 +32,7 @@ static inline void gm_latent_load(const gm_latent_cache *c, const uint8_t *row, 
         }
         gm_load_bf16(to + d, row + d + 2 * gm_latent_groups(d), c->d_rope);
         break;
-    case GM_KV_F16: GM_ASSERT(!"latent rows are never FP16");
+    case GM_KV_F16: GM_ASSERT(false && "latent rows are never FP16");
     }
 }
 

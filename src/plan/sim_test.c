@@ -125,7 +125,7 @@ static void test_trace(void **state)
 static gm_sim_result run(const gm_layout *l, const gm_sim_params *p, const gm_load_random *r)
 {
     gm_load load;
-    gm_sim_result o;
+    gm_sim_result o = {0};
     gm_error err = {0};
     if (gm_load_draw(&load, r, &err) || gm_sim_run(&o, &flash, &mi300x, l, p, &load, &err))
         fail_msg("%s", err.message);

@@ -39,7 +39,7 @@ void gm_kv_append_ref(const void *args, int64_t begin, int64_t end, int worker)
             put_fp8(to, to + d, c, d);
             if (kr) put_bf16(to + d + 2 * gm_latent_groups(d), kr, cache->d_rope);
             break;
-        case GM_KV_F16: GM_ASSERT(!"latent rows are never FP16");
+        case GM_KV_F16: GM_ASSERT(false && "latent rows are never FP16");
         }
     }
 }

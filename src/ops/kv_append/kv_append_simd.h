@@ -87,7 +87,7 @@ void GM_VARIANT(gm_kv_append)(const void *args, int64_t begin, int64_t end, int 
             put_fp8(to, to + d, c, d);
             if (kr) put_bf16(to + d + 2 * gm_latent_groups(d), kr, cache->d_rope);
             break;
-        case GM_KV_F16: GM_ASSERT(!"latent rows are never FP16");
+        case GM_KV_F16: GM_ASSERT(false && "latent rows are never FP16");
         }
     }
 }
