@@ -102,7 +102,7 @@ function(gm_folder NAME)
     target_compile_definitions(${n} PRIVATE GM_FIXTURES="${CMAKE_SOURCE_DIR}/tests/fixtures"
       GM_MODELS="${CMAKE_SOURCE_DIR}/models")
     add_test(NAME ${NAME}.${n} COMMAND ${n})
-    set_tests_properties(${NAME}.${n} PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 77)
+    set_tests_properties(${NAME}.${n} PROPERTIES TIMEOUT 1800 SKIP_RETURN_CODE 77)
     # `make tsan` runs those in which threads meet.
     if(NAME MATCHES "^(device|engine|server)$")
       set_tests_properties(${NAME}.${n} PROPERTIES LABELS threads)
