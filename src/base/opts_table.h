@@ -45,11 +45,11 @@
       "worker threads of the device; 0: one for each processor we may use")                                            \
     /* parallel */                                                                                                     \
     X(tensor_parallel_size, INT, "tensor-parallel-size", "-tp", PARALLEL, "ranks", "1", 1, 65536, "", RUN,             \
-      "ranks that share each layer; only 1 for now")                                                                   \
+      "ranks that share each layer; this version has 1")                                                                   \
     X(pipeline_parallel_size, INT, "pipeline-parallel-size", "-pp", PARALLEL, "stages", "1", 1, 65536, "", RUN,        \
-      "groups of layers; only 1 for now")                                                                              \
+      "groups of layers; this version has 1")                                                                              \
     X(data_parallel_size, INT, "data-parallel-size", "-dp", PARALLEL, "replicas", "1", 1, 65536, "", RUN,              \
-      "schedulers with a cache of their own; only 1 for now")                                                          \
+      "schedulers with a cache of their own; this version has 1")                                                          \
     X(enable_expert_parallel, BOOL, "enable-expert-parallel", "-ep", PARALLEL, "", "false", 1, 0, "", RUN,             \
       "whole experts spread over the ranks; with one rank it changes nothing")                                         \
     /* scheduler */                                                                                                    \

@@ -37,7 +37,7 @@ static void limit_groups(const gm_moe_route_args *a, float *choice)
         if (g >= 0) taken[g] = true;
     }
     for (int32_t e = 0; e < a->n_experts; e++)
-        if (!taken[e / per_group]) choice[e] = a->group_mask_zero ? 0.0f : -INFINITY;
+        if (!taken[e / per_group]) choice[e] = -INFINITY;
 }
 
 /* The k best, kept sorted while walking: an expert enters behind those that are as good. NaN counts as -infinity. */
